@@ -1,0 +1,1 @@
+"""Suture: subgraph federated learning."""

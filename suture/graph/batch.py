@@ -1,0 +1,255 @@
+"""GraphBatch: the graphs of K clients as one flat, block-diagonal graph.
+
+Nodes lie client after client; edges never leave a client's block. Everything a layer needs (normalised adjacency, the
+cheaper layout of the first layer) is derived once, lazily, and kept with the batch. Legend: K clients, N nodes, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from suture.nn.kernels import Segments, SparseMatrix, segment_product, sparse_product
+from suture.tree import is_tiled
+
+# A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
+DENSE_SPEED_UP = 5
+# Never turn features into a dense matrix larger than this.
+DENSE_LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Features:
+    """Node features of all clients, dense [N, F] or sparse."""
+
+    matrix: Tensor | SparseMatrix
+    segments: Segments
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return self.matrix.columns if isinstance(self.matrix, SparseMatrix) else self.matrix.shape[1]
+
+    @property
+    def nonzeros(self) -> int:
+        """Stored entries."""
+        return self.matrix.col.numel() if isinstance(self.matrix, SparseMatrix) else self.matrix.numel()
+
+    @cached_property
+    def _stacked(self) -> SparseMatrix:
+        """Sparse features against K weights on top of each other: column f of client k becomes k * F + f."""
+        if not isinstance(self.matrix, SparseMatrix):
+            raise TypeError("only sparse features are stacked")
+        owner = self.segments.client[self.matrix.row]
+        column = self.matrix.col + (owner * self.width).int()
+        return SparseMatrix(self.matrix.rowptr, column, self.matrix.val, self.width * self.segments.clients)
+
+    def times(self, weight_KFH: Tensor) -> Tensor:
+        """Each client's features times its own weight, [N, H]."""
+        if not isinstance(self.matrix, SparseMatrix):
+            return segment_product(self.matrix, weight_KFH, self.segments)
+        if is_tiled(weight_KFH) and not weight_KFH.requires_grad:
+            return self.matrix.times(weight_KFH[0].contiguous())
+        return sparse_product(self._stacked, weight_KFH.reshape(-1, weight_KFH.shape[2]))
+
+    def take(self, index: Tensor, segments: Segments) -> Features:
+        """The features of some nodes."""
+        if isinstance(self.matrix, SparseMatrix):
+            return Features(self.matrix.take_rows(index), segments)
+        return Features(self.matrix[index], segments)
+
+    def propagated(self, operator: SparseMatrix) -> Features | None:
+        """`operator @ features` as a dense matrix if a first layer is cheaper on it than propagating after the product.
+
+        Propagating first costs N * F dense multiply-adds per output column and no message passing in the round; the other
+        order costs one sparse multiply-add per non-zero feature and per edge.
+        """
+        if not isinstance(self.matrix, SparseMatrix):
+            wider_than_hidden = self.width > 256  # then propagating raw features once saves little but costs nothing
+            return Features(operator.times(self.matrix), self.segments) if wider_than_hidden else None
+        size = self.segments.total * self.width
+        if size * 4 > DENSE_LIMIT_BYTES or size > DENSE_SPEED_UP * (self.nonzeros + operator.col.numel()):
+            return None
+        return Features(operator.times(self.matrix.to_dense()), self.segments)
+
+    def dense(self) -> Tensor:
+        """[N, F]; for small graphs and user modules."""
+        return self.matrix.to_dense() if isinstance(self.matrix, SparseMatrix) else self.matrix
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """K clients' private graphs.
+
+    Shapes: y [N], role int8 [N] (0 none, 1 train, 2 validation, 3 test), edge_index [2, E] of flat positions (source,
+    target), node_id [N] (the owner's own number of each node, for handing predictions back).
+    """
+
+    ids: tuple[str, ...]
+    segments: Segments
+    x: Features
+    edge_index: Tensor
+    y: Tensor
+    role: Tensor
+    node_id: Tensor
+
+    @property
+    def num_nodes(self) -> int:
+        """N over all clients."""
+        return self.segments.total
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.y.device
+
+    def nodes_in(self, role: int) -> Tensor:
+        """Flat positions of all nodes with a role."""
+        return torch.nonzero(self.role == role).squeeze(1)
+
+    @cached_property
+    def train_nodes(self) -> Tensor:
+        """Flat positions of the training nodes, client after client."""
+        return self.nodes_in(1)
+
+    @cached_property
+    def train_segments(self) -> Segments:
+        """How `train_nodes` is divided among clients."""
+        counts = torch.bincount(self.segments.client[self.train_nodes], minlength=len(self.ids))
+        return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+
+    @cached_property
+    def num_train(self) -> Tensor:
+        """Training nodes of each client, int64 [K]."""
+        return self.train_segments.ptr.diff()
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Nodes of each client, int64 [K]."""
+        return self.segments.ptr.diff()
+
+    @cached_property
+    def neighbours(self) -> SparseMatrix:
+        """Row v lists the neighbours v hears from, with weight one."""
+        source, target = self.edge_index
+        ones = torch.ones(source.numel(), device=self.device)
+        return SparseMatrix.from_coo(target, source, ones, (self.num_nodes, self.num_nodes))
+
+    @cached_property
+    def gcn_operator(self) -> SparseMatrix:
+        """D^-1/2 (A + I) D^-1/2, as in Kipf and Welling."""
+        source, target = self.edge_index
+        loops = torch.arange(self.num_nodes, device=self.device)
+        source, target = torch.cat([source, loops]), torch.cat([target, loops])
+        scale = torch.bincount(target, minlength=self.num_nodes).float().rsqrt()
+        return SparseMatrix.from_coo(target, source, scale[source] * scale[target], (self.num_nodes, self.num_nodes))
+
+    @cached_property
+    def mean_operator(self) -> SparseMatrix:
+        """Row v averages the neighbours of v; an isolated node gets zero."""
+        base = self.neighbours
+        degree = base.rowptr.diff().clamp_min(1)
+        return SparseMatrix(base.rowptr, base.col, 1.0 / degree[base.row], base.columns)
+
+    @cached_property
+    def gcn_input(self) -> Features | None:
+        """Features already propagated by the GCN operator, where that layout is the cheaper one."""
+        return self.x.propagated(self.gcn_operator)
+
+    @cached_property
+    def mean_input(self) -> Features | None:
+        """Features already averaged over neighbours, where that layout is the cheaper one."""
+        return self.x.propagated(self.mean_operator)
+
+    def select(self, ids: Sequence[str]) -> GraphBatch:
+        """The graphs of some clients, in that order."""
+        if tuple(ids) == self.ids:
+            return self
+        position = {name: k for k, name in enumerate(self.ids)}
+        bounds = self.segments.bounds
+        pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in map(position.__getitem__, ids)]
+        index = torch.cat(pieces)
+        new_position = torch.full((self.num_nodes,), -1, device=self.device)
+        new_position[index] = torch.arange(index.numel(), device=self.device)
+        lengths = torch.tensor([0] + [piece.numel() for piece in pieces], device=self.device)
+        segments = Segments(lengths.cumsum(0))
+        edges = new_position[self.edge_index]
+        return GraphBatch(
+            tuple(ids),
+            segments,
+            self.x.take(index, segments),
+            edges[:, edges[0] >= 0],
+            self.y[index],
+            self.role[index],
+            self.node_id[index],
+        )
+
+    def client_data(self, k: int) -> Data:
+        """One client's graph as PyG data."""
+        one = self.select([self.ids[k]])
+        masks = {f"{name}_mask": one.role == code for code, name in ((1, "train"), (2, "val"), (3, "test"))}
+        return Data(x=one.x.dense(), edge_index=one.edge_index, y=one.y, node_id=one.node_id, **masks)
+
+    def to(self, device: torch.device) -> GraphBatch:
+        """A copy on another device."""
+        if device == self.device:
+            return self
+        segments = Segments(self.segments.ptr.to(device))
+        m = self.x.matrix
+        matrix: Tensor | SparseMatrix
+        if isinstance(m, SparseMatrix):
+            matrix = SparseMatrix(m.rowptr.to(device), m.col.to(device), m.val.to(device), m.columns)
+        else:
+            matrix = m.to(device)
+        return GraphBatch(
+            self.ids,
+            segments,
+            Features(matrix, segments),
+            self.edge_index.to(device),
+            self.y.to(device),
+            self.role.to(device),
+            self.node_id.to(device),
+        )
+
+
+def feature_matrix(x: Tensor) -> Tensor | SparseMatrix:
+    """PyG features, dense or CSR, as our kernels want them."""
+    if x.layout == torch.sparse_csr:
+        return SparseMatrix(x.crow_indices().int(), x.col_indices().int(), x.values().float(), x.shape[1])
+    return x.float()
+
+
+def batch_of(
+    data: Data, ids: Sequence[str], members: Sequence[Tensor], roles: Sequence[Tensor], graphless: Sequence[bool]
+) -> GraphBatch:
+    """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
+    num_nodes = int(data.num_nodes)
+    counts = torch.tensor([0] + [m.numel() for m in members])
+    segments = Segments(counts.cumsum(0))
+    index = torch.cat(list(members))
+    source, target = data.edge_index
+    edges = []
+    local = torch.full((num_nodes,), -1)
+    for k, nodes in enumerate(members):
+        if graphless[k]:
+            continue
+        local[nodes] = torch.arange(nodes.numel())
+        inside = (local[source] >= 0) & (local[target] >= 0)
+        edges.append(torch.stack([local[source[inside]], local[target[inside]]]) + segments.bounds[k])
+        local[nodes] = -1
+    edge_index = torch.cat(edges, dim=1) if edges else torch.zeros(2, 0, dtype=torch.int64)
+    whole = Features(feature_matrix(data.x), Segments(torch.tensor([0, num_nodes])))
+    node_id = data.node_id if "node_id" in data else torch.arange(num_nodes)
+    return GraphBatch(
+        tuple(ids), segments, whole.take(index, segments), edge_index, data.y[index], torch.cat(list(roles)), node_id[index]
+    )
+
+
+def uncut(data: Data, roles: Tensor, name: str = "uncut") -> GraphBatch:
+    """The whole graph as a single client."""
+    return batch_of(data, [name], [torch.arange(int(data.num_nodes))], [roles], [False])

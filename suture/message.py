@@ -1,0 +1,257 @@
+"""Records: the only shape in which anything travels, stays on a client, or is checkpointed.
+
+A record is a frozen dataclass whose first field `ids` names the clients on its leading axis and whose other fields are
+Tensor [K, ...], Tree of those, Rows (ragged), or a plain scalar shared by all. Because the axis is labelled, content is
+always routed by client id, never by position. The byte format is closed and never pickled:
+
+    b"SUT1" | header length (4 bytes, little endian) | JSON header | tensor bytes in header order
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from suture.errors import IntegrityError
+from suture.tree import Tree, take_rows
+
+Scalar = int | float | bool | str
+MAGIC = b"SUT1"
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Ragged rows: client k owns values[ptr[k]:ptr[k + 1]]. Shapes: values [sum_k N_k, ...], ptr [K + 1]."""
+
+    values: Tensor
+    ptr: Tensor
+
+    def select(self, index: Sequence[int]) -> Rows:
+        """The rows of some clients, in that order."""
+        bounds = self.ptr.tolist()
+        pieces = [self.values[bounds[k] : bounds[k + 1]] for k in index]
+        lengths = torch.tensor([0] + [piece.shape[0] for piece in pieces])
+        return Rows(torch.cat(pieces) if pieces else self.values[:0], lengths.cumsum(0))
+
+    @staticmethod
+    def concat(parts: Sequence[Rows]) -> Rows:
+        """Stack the client axes of several ragged pieces."""
+        lengths = torch.cat([part.ptr.diff() for part in parts])
+        ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        return Rows(torch.cat([part.values for part in parts]), ptr)
+
+
+Value = Tensor | Tree | Rows | Scalar
+
+
+@dataclass(frozen=True)
+class Record:
+    """Base of messages and states; see the module docstring."""
+
+    ids: tuple[str, ...]
+
+    def contents(self) -> Iterator[tuple[str, Value]]:
+        """(field name, value) of everything but `ids`."""
+        for item in dataclasses.fields(self)[1:]:
+            yield item.name, getattr(self, item.name)
+
+    def select(self, ids: Sequence[str]) -> Self:
+        """The content of some clients, looked up by id."""
+        if tuple(ids) == self.ids:
+            return self
+        position = {name: k for k, name in enumerate(self.ids)}
+        absent = [name for name in ids if name not in position]
+        if absent:
+            raise KeyError(f"{type(self).__name__} holds nothing for client {absent[0]}; it holds {list(self.ids)}")
+        index = [position[name] for name in ids]
+        chosen = {name: _select(value, index) for name, value in self.contents()}
+        return type(self)(ids=tuple(ids), **chosen)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Join records of different clients along the client axis."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {name: [getattr(part, name) for part in parts] for name, _ in parts[0].contents()}
+        joined = {name: _concat(name, values) for name, values in columns.items()}
+        return type(parts[0])(ids=tuple(i for part in parts for i in part.ids), **joined)
+
+    def replace_rows(self, new: Self) -> Self:
+        """This record with the rows of the clients in `new` taken from there."""
+        if new.ids == self.ids:
+            return new
+        source = {name: (0, k) for k, name in enumerate(self.ids)} | {name: (1, k) for k, name in enumerate(new.ids)}
+        both = type(self).concat([self.relabelled("old"), new.relabelled("new")])
+        picks = [("old", "new")[side] + str(k) for side, k in (source[name] for name in self.ids)]
+        return dataclasses.replace(both.select(picks), ids=self.ids)
+
+    def relabelled(self, prefix: str) -> Self:
+        """The same content under ids `prefix0`, `prefix1`, ... (so that two records of one client can stand together)."""
+        return dataclasses.replace(self, ids=tuple(f"{prefix}{k}" for k in range(len(self.ids))))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its path, such as `params.conv1.weight`."""
+        return {path: tensor for name, value in self.contents() for path, tensor in _leaves(name, value)}
+
+    def shapes_per_client(self) -> list[dict[str, tuple[int, ...]]]:
+        """For every client, what it sends or receives: path to shape (without the client axis)."""
+        lengths = {
+            name: value.ptr.diff().tolist() for name, value in self.contents() if isinstance(value, Rows)
+        }
+        fixed: dict[str, tuple[int, ...]] = {}
+        for name, value in self.contents():
+            if isinstance(value, Rows):
+                continue
+            for path, tensor in _leaves(name, value):
+                fixed[path] = tuple(tensor.shape[1:])
+        ragged = {name: tuple(getattr(self, name).values.shape[1:]) for name in lengths}
+        return [
+            fixed | {name: (lengths[name][k], *ragged[name]) for name in lengths} for k in range(len(self.ids))
+        ]
+
+    def nbytes(self) -> list[int]:
+        """Bytes of `pack()` for each client alone, without packing. Equal clients are computed once."""
+        known: dict[tuple[object, ...], int] = {}
+        sizes = []
+        ragged = [value.ptr.diff().tolist() for _, value in self.contents() if isinstance(value, Rows)]
+        for k, name in enumerate(self.ids):
+            key = (len(json.dumps(name)), *(lengths[k] for lengths in ragged))
+            if key not in known:
+                known[key] = self.select([name])._size()
+            sizes.append(known[key])
+        return sizes
+
+    def _header(self) -> bytes:
+        scalars = {name: value for name, value in self.contents() if isinstance(value, Scalar)}
+        layout = [[path, str(t.dtype).removeprefix("torch."), list(t.shape)] for path, t in self.tensors().items()]
+        header = {"type": type(self).__name__, "ids": list(self.ids), "scalars": scalars, "tensors": layout}
+        return json.dumps(header, separators=(",", ":")).encode()
+
+    def _size(self) -> int:
+        payload = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+        return len(MAGIC) + 4 + len(self._header()) + payload
+
+    def pack(self) -> bytes:
+        """To bytes."""
+        header = self._header()
+        body = [tensor.detach().cpu().contiguous().numpy().tobytes() for tensor in self.tensors().values()]
+        return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, *body])
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """From bytes; anything but a well-formed record of this very type is refused."""
+        tensors, header = _parse(data)
+        if header["type"] != cls.__name__:
+            raise IntegrityError(f"expected a {cls.__name__} message, got {header['type']!r}; it was refused")
+        return cls.from_tensors(tuple(header["ids"]), header["scalars"], tensors)
+
+    @classmethod
+    def from_tensors(cls, ids: tuple[str, ...], scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Self:
+        """Rebuild a record from `tensors()` and its scalars."""
+        values: dict[str, Value] = {}
+        for item in dataclasses.fields(cls)[1:]:
+            own = {path: t for path, t in tensors.items() if path == item.name or path.startswith(item.name + ".")}
+            prefix = item.name + "."
+            if item.name in scalars:
+                values[item.name] = scalars[item.name]
+            elif set(own) == {item.name}:
+                values[item.name] = own[item.name]
+            elif "Rows" in str(item.type):
+                values[item.name] = Rows(own[prefix + "values"], own[prefix + "ptr"])
+            else:
+                values[item.name] = {path.removeprefix(prefix): tensor for path, tensor in own.items()}
+        return cls(ids=ids, **values)
+
+
+@dataclass(frozen=True)
+class Message(Record):
+    """A record that crosses between server and clients."""
+
+
+@dataclass(frozen=True)
+class Nothing(Message):
+    """The empty message: the call itself is all there is to say."""
+
+
+@dataclass(frozen=True)
+class Model(Message):
+    """A model for each client: `params` [K, ...]."""
+
+    params: Tree
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def _leaves(name: str, value: Value) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Rows):
+        yield f"{name}.values", value.values
+        yield f"{name}.ptr", value.ptr
+    elif isinstance(value, dict):
+        for key, tensor in value.items():
+            yield f"{name}.{key}", tensor
+
+
+def _select(value: Value, index: Sequence[int]) -> Value:
+    if isinstance(value, Tensor):
+        return take_rows(value, index)
+    if isinstance(value, Rows):
+        return value.select(index)
+    if isinstance(value, dict):
+        return {name: take_rows(tensor, index) for name, tensor in value.items()}
+    return value
+
+
+def _concat(name: str, values: Sequence[Value]) -> Value:
+    first = values[0]
+    if isinstance(first, Tensor):
+        return torch.cat([v for v in values if isinstance(v, Tensor)])
+    if isinstance(first, Rows):
+        return Rows.concat([v for v in values if isinstance(v, Rows)])
+    if isinstance(first, dict):
+        trees = [v for v in values if isinstance(v, dict)]
+        return {key: torch.cat([tree[key] for tree in trees]) for key in first}
+    if any(value != first for value in values):
+        raise ValueError(f"scalar {name!r} is shared by all clients but differs between them: {list(values)}")
+    return first
+
+
+def _parse(data: bytes) -> tuple[dict[str, Tensor], dict[str, object]]:
+    def refuse(why: str) -> IntegrityError:
+        return IntegrityError(f"malformed message ({why}); it was refused")
+
+    if data[:4] != MAGIC:
+        raise refuse("it does not start like one of ours")
+    end = 8 + int.from_bytes(data[4:8], "little")
+    try:
+        header = json.loads(data[8:end])
+        layout = [(str(path), DTYPES[dtype], [int(n) for n in shape]) for path, dtype, shape in header["tensors"]]
+        keys = {"type", "ids", "scalars", "tensors"}
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise refuse("its header cannot be read") from error
+    if set(header) != keys or any(n < 0 for _, _, shape in layout for n in shape):
+        raise refuse("its header is not complete")
+    tensors = {}
+    for path, dtype, shape in layout:
+        size = math.prod(shape) * dtype.itemsize
+        if end + size > len(data):
+            raise refuse("it is cut short")
+        chunk = bytearray(data[end : end + size])
+        tensors[path] = torch.frombuffer(chunk, dtype=dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
+        end += size
+    if end != len(data):
+        raise refuse("it is longer than its header says")
+    return tensors, header

@@ -1,0 +1,137 @@
+"""The typed values a protocol is made of. Plain frozen dataclasses; `protocols/*.toml` fills them, `config.py` checks them.
+
+Each field's docstring is what `suture methods` and `--dry-run` show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class PreprocessSettings:
+    """What is done to the whole graph before it is cut."""
+
+    largest_component: bool = False
+    """Keep only the largest connected component."""
+    row_normalise: bool = False
+    """Divide each node's features by their sum."""
+
+
+@dataclass(frozen=True)
+class PartitionSettings:
+    """How the graph is cut into clients."""
+
+    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file"] = "metis"
+    """louvain: communities split and merged to similar sizes; communities: each of the largest is one client."""
+    clients: int = 5
+    """How many clients."""
+    overlap_copies: int = 5
+    """metis-overlap: clients sampled from each METIS part."""
+    overlap_fraction: float = 0.5
+    """metis-overlap: share of a part's nodes that each of its clients samples."""
+    dirichlet_alpha: float = 0.5
+    """dirichlet: concentration; small values give each client few labels."""
+    graphless_fraction: float = 0.0
+    """Share of clients whose edges are hidden, at training and test time."""
+    file: str = ""
+    """file: path of the user's own assignment (one client name or number per line, or CSV node,client)."""
+
+
+@dataclass(frozen=True)
+class SplitSettings:
+    """Which nodes train, validate and test."""
+
+    scope: Literal["global", "client", "given"] = "global"
+    """global: drawn once over the graph before the cut; client: drawn inside each client; given: the data's own masks."""
+    train: float = 0.6
+    """Share of nodes that train."""
+    val: float = 0.2
+    """Share of nodes that validate."""
+    test: float = 0.2
+    """Share of nodes that test."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The network every method trains."""
+
+    kind: Literal["gcn", "sage", "gat", "gprgnn", "mlp"] = "gcn"
+    """Backbone."""
+    layers: int = 2
+    """Message-passing layers (gprgnn, mlp: linear layers)."""
+    hidden: int = 64
+    """Width of every hidden layer."""
+    dropout: float = 0.5
+    """Dropped share of hidden activations while training."""
+    head: bool = False
+    """A linear classifier after the last message-passing layer, which then also has width `hidden`."""
+    heads: int = 8
+    """gat: attention heads; `hidden` is divided among them."""
+    hops: int = 10
+    """gprgnn: propagation steps."""
+    teleport: float = 0.1
+    """gprgnn: initial restart probability of its personalised-PageRank weights."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How the model is trained, alike for every method of a comparison."""
+
+    rounds: int = 100
+    """Communication rounds."""
+    local_epochs: int = 1
+    """Passes over a client's training nodes in one round."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """Local optimiser."""
+    lr: float = 0.01
+    """Local learning rate."""
+    weight_decay: float = 0.0
+    """L2 coefficient added to the gradient."""
+    batch_size: int = 0
+    """Training nodes in one mini-batch; 0 trains on the full batch."""
+    fanouts: tuple[int, ...] = ()
+    """Neighbours sampled at each layer, seeds first; empty takes all of them. Needs batch_size > 0 and a sage model."""
+    replace: bool = False
+    """Sample neighbours with replacement."""
+    keep_optimizer: bool = True
+    """A client's optimiser moments survive from round to round; otherwise they start anew each round."""
+    weighting: Literal["train-nodes", "nodes", "uniform"] = "train-nodes"
+    """What a client's model weighs in an average."""
+    participation: float = 1.0
+    """Share of clients asked in each round."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """Which model is tested, on which graph, and which round is reported."""
+
+    model: Literal["aggregated", "local"] = "aggregated"
+    """aggregated: what the server would hand out next; local: each client's model as its local epochs left it."""
+    graph: Literal["client", "global"] = "client"
+    """The graph whose test accuracy is the protocol's headline: each client's own piece, or the uncut graph."""
+    average: Literal["clients", "nodes"] = "clients"
+    """Headline over clients: plain mean, or weighted by test nodes."""
+    select: Literal["best-validation", "best-validation-per-client", "last"] = "best-validation"
+    """Which round's test accuracy is reported."""
+    every: int = 1
+    """Evaluate after every n-th round (the last round always)."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A complete, named evaluation protocol."""
+
+    name: str
+    """Its name on the command line."""
+    description: str = ""
+    """One sentence on where it comes from."""
+    preprocess: PreprocessSettings = field(default_factory=PreprocessSettings)
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One repetition per seed: partition, split, initial weights and all randomness follow from it."""

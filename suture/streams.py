@@ -1,0 +1,91 @@
+"""Randomness without state: one counter-based stream per client.
+
+A draw is a pure function of (run seed, client id, labels, position), so a client draws the same numbers alone, in a
+batch, in another order or after a resume. Labels replace a hidden counter: `rng.fork("dropout", epoch)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer: splitmix64's increment
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _logical_shift(value: Tensor, bits: int) -> Tensor:
+    return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _finalise(value: Tensor) -> Tensor:
+    """splitmix64's output function, in place."""
+    value.bitwise_xor_(_logical_shift(value, 30)).mul_(_MIX_1)
+    value.bitwise_xor_(_logical_shift(value, 27)).mul_(_MIX_2)
+    return value.bitwise_xor_(_logical_shift(value, 31))
+
+
+def _hash(*labels: int | str) -> int:
+    digest = hashlib.blake2b("\x1f".join(map(str, labels)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def generator(seed: int, *labels: int | str) -> torch.Generator:
+    """An ordinary torch generator for what has no client axis, such as initial weights."""
+    return torch.Generator().manual_seed(_hash(seed, *labels))
+
+
+def rank(seed: int, ids: Sequence[str], *labels: int | str) -> list[int]:
+    """A random number per id that does not depend on the order of the ids; used to sample clients."""
+    return [_hash(seed, name, *labels) for name in ids]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Keys [K], one per client. `ptr` [K + 1] below says how many rows each client draws."""
+
+    keys: Tensor
+
+    @staticmethod
+    def of(seed: int, ids: Sequence[str], *labels: int | str, device: torch.device | None = None) -> Streams:
+        """The streams of these clients under these labels."""
+        return Streams(torch.tensor([_hash(seed, name, *labels) for name in ids], dtype=torch.int64, device=device))
+
+    def fork(self, *labels: int | str) -> Streams:
+        """Independent streams for another purpose."""
+        return Streams(_finalise(self.keys ^ _hash(*labels)))
+
+    def bits(self, ptr: Tensor, width: int = 1) -> Tensor:
+        """64 random bits each, shape [N, width]; row i of client k depends on (key k, i, width) alone."""
+        lengths = ptr.diff()
+        total = int(ptr[-1])
+        start = torch.repeat_interleave(ptr[:-1], lengths, output_size=total)
+        key = torch.repeat_interleave(self.keys, lengths, output_size=total)
+        row = torch.arange(total, device=ptr.device).sub_(start).mul_(width).mul_(_GOLDEN).add_(key)
+        column = torch.arange(1, width + 1, device=ptr.device) * _GOLDEN
+        return _finalise(row.unsqueeze(1) + column)
+
+    def uniform(self, ptr: Tensor, width: int = 1) -> Tensor:
+        """Uniform in [0, 1), float64 [N, width]."""
+        return _logical_shift(self.bits(ptr, width), 11).to(torch.float64).mul_(2.0**-53)
+
+    def normal(self, ptr: Tensor, width: int = 1) -> Tensor:
+        """Standard normal, float32 [N, width]."""
+        # Half a step away from 0 and 1, so that the inverse error function stays finite.
+        uniform = self.uniform(ptr, width).add_(2.0**-54)
+        return torch.erfinv(uniform.mul_(2).sub_(1)).mul_(2**0.5).to(torch.float32)
+
+    def bytes_below(self, threshold: int, ptr: Tensor, width: int) -> Tensor:
+        """True with probability threshold / 256, bool [N, width]: a mask at one random byte an element."""
+        words = self.bits(ptr, -(-width // 8))
+        return (words.view(torch.uint8) < threshold)[:, :width]
+
+    def shuffle(self, ptr: Tensor) -> Tensor:
+        """A permutation of all rows that permutes inside each client only, int64 [N]."""
+        lengths = ptr.diff()
+        client = torch.repeat_interleave(torch.arange(lengths.numel(), device=ptr.device), lengths)
+        return torch.argsort(client + self.uniform(ptr).squeeze(1))
