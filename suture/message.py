@@ -151,10 +151,10 @@ class Record:
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """From bytes; anything but a well-formed record of this very type is refused."""
-        tensors, header = _parse(data)
-        if header["type"] != cls.__name__:
-            raise IntegrityError(f"expected a {cls.__name__} message, got {header['type']!r}; it was refused")
-        return cls.from_tensors(tuple(header["ids"]), header["scalars"], tensors)
+        kind, ids, scalars, tensors = _parse(data)
+        if kind != cls.__name__:
+            raise IntegrityError(f"expected a {cls.__name__} message, got {kind!r}; it was refused")
+        return cls.from_tensors(ids, scalars, tensors)
 
     @classmethod
     def from_tensors(cls, ids: tuple[str, ...], scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Self:
@@ -229,7 +229,7 @@ def _concat(name: str, values: Sequence[Value]) -> Value:
     return first
 
 
-def _parse(data: bytes) -> tuple[dict[str, Tensor], dict[str, object]]:
+def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
     def refuse(why: str) -> IntegrityError:
         return IntegrityError(f"malformed message ({why}); it was refused")
 
@@ -254,4 +254,4 @@ def _parse(data: bytes) -> tuple[dict[str, Tensor], dict[str, object]]:
         end += size
     if end != len(data):
         raise refuse("it is longer than its header says")
-    return tensors, header
+    return str(header["type"]), tuple(map(str, header["ids"])), dict(header["scalars"]), tensors

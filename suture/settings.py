@@ -1,4 +1,4 @@
-"""The typed values a protocol is made of. Plain frozen dataclasses; `protocols/*.toml` fills them, `config.py` checks them.
+"""The typed values a protocol is made of: plain frozen dataclasses that `protocols/` fills and `config.py` checks.
 
 Each field's docstring is what `suture methods` and `--dry-run` show.
 """
@@ -6,7 +6,16 @@ Each field's docstring is what `suture methods` and `--dry-run` show.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+# The constructors stay plain: only `config.strict` reads these bounds.
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -23,17 +32,19 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file"] = "metis"
+    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file"] = (
+        "metis"
+    )
     """louvain: communities split and merged to similar sizes; communities: each of the largest is one client."""
-    clients: int = 5
+    clients: Count = 5
     """How many clients."""
-    overlap_copies: int = 5
+    overlap_copies: Count = 5
     """metis-overlap: clients sampled from each METIS part."""
-    overlap_fraction: float = 0.5
+    overlap_fraction: PositiveShare = 0.5
     """metis-overlap: share of a part's nodes that each of its clients samples."""
-    dirichlet_alpha: float = 0.5
+    dirichlet_alpha: Positive = 0.5
     """dirichlet: concentration; small values give each client few labels."""
-    graphless_fraction: float = 0.0
+    graphless_fraction: Share = 0.0
     """Share of clients whose edges are hidden, at training and test time."""
     file: str = ""
     """file: path of the user's own assignment (one client name or number per line, or CSV node,client)."""
@@ -44,12 +55,12 @@ class SplitSettings:
     """Which nodes train, validate and test."""
 
     scope: Literal["global", "client", "given"] = "global"
-    """global: drawn once over the graph before the cut; client: drawn inside each client; given: the data's own masks."""
-    train: float = 0.6
+    """global: drawn once over the graph before the cut; client: inside each client; given: the data's own masks."""
+    train: PositiveShare = 0.6
     """Share of nodes that train."""
-    val: float = 0.2
+    val: PositiveShare = 0.2
     """Share of nodes that validate."""
-    test: float = 0.2
+    test: PositiveShare = 0.2
     """Share of nodes that test."""
 
 
@@ -59,19 +70,19 @@ class ModelSettings:
 
     kind: Literal["gcn", "sage", "gat", "gprgnn", "mlp"] = "gcn"
     """Backbone."""
-    layers: int = 2
+    layers: Count = 2
     """Message-passing layers (gprgnn, mlp: linear layers)."""
-    hidden: int = 64
+    hidden: Count = 64
     """Width of every hidden layer."""
-    dropout: float = 0.5
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Dropped share of hidden activations while training."""
     head: bool = False
     """A linear classifier after the last message-passing layer, which then also has width `hidden`."""
-    heads: int = 8
+    heads: Count = 8
     """gat: attention heads; `hidden` is divided among them."""
-    hops: int = 10
+    hops: Count = 10
     """gprgnn: propagation steps."""
-    teleport: float = 0.1
+    teleport: Share = 0.1
     """gprgnn: initial restart probability of its personalised-PageRank weights."""
 
 
@@ -79,19 +90,19 @@ class ModelSettings:
 class TrainingSettings:
     """How the model is trained, alike for every method of a comparison."""
 
-    rounds: int = 100
+    rounds: Count = 100
     """Communication rounds."""
-    local_epochs: int = 1
+    local_epochs: Count = 1
     """Passes over a client's training nodes in one round."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """Local optimiser."""
-    lr: float = 0.01
+    lr: Positive = 0.01
     """Local learning rate."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """L2 coefficient added to the gradient."""
-    batch_size: int = 0
+    batch_size: Annotated[int, Field(ge=0)] = 0
     """Training nodes in one mini-batch; 0 trains on the full batch."""
-    fanouts: tuple[int, ...] = ()
+    fanouts: tuple[Count, ...] = ()
     """Neighbours sampled at each layer, seeds first; empty takes all of them. Needs batch_size > 0 and a sage model."""
     replace: bool = False
     """Sample neighbours with replacement."""
@@ -99,7 +110,7 @@ class TrainingSettings:
     """A client's optimiser moments survive from round to round; otherwise they start anew each round."""
     weighting: Literal["train-nodes", "nodes", "uniform"] = "train-nodes"
     """What a client's model weighs in an average."""
-    participation: float = 1.0
+    participation: PositiveShare = 1.0
     """Share of clients asked in each round."""
 
 
@@ -115,7 +126,7 @@ class EvaluationSettings:
     """Headline over clients: plain mean, or weighted by test nodes."""
     select: Literal["best-validation", "best-validation-per-client", "last"] = "best-validation"
     """Which round's test accuracy is reported."""
-    every: int = 1
+    every: Count = 1
     """Evaluate after every n-th round (the last round always)."""
 
 
@@ -133,5 +144,5 @@ class Protocol:
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """One repetition per seed: partition, split, initial weights and all randomness follow from it."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.nn.kernels import Segments, SparseMatrix, segment_product, sparse_product
+from suture.kernels import Segments, SparseMatrix, segment_product, sparse_product
 from suture.tree import is_tiled
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
@@ -229,20 +229,18 @@ def batch_of(
 ) -> GraphBatch:
     """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
     num_nodes = int(data.num_nodes)
-    counts = torch.tensor([0] + [m.numel() for m in members])
-    segments = Segments(counts.cumsum(0))
+    segments = Segments(torch.tensor([0] + [m.numel() for m in members]).cumsum(0))
     index = torch.cat(list(members))
+    has_edges = ~torch.tensor(list(graphless))[segments.client]
+    # Members are sorted, so (client, node) keys are too: an edge survives if its far end is a key of the same client.
+    keys = segments.client * num_nodes + index
     source, target = data.edge_index
-    edges = []
-    local = torch.full((num_nodes,), -1)
-    for k, nodes in enumerate(members):
-        if graphless[k]:
-            continue
-        local[nodes] = torch.arange(nodes.numel())
-        inside = (local[source] >= 0) & (local[target] >= 0)
-        edges.append(torch.stack([local[source[inside]], local[target[inside]]]) + segments.bounds[k])
-        local[nodes] = -1
-    edge_index = torch.cat(edges, dim=1) if edges else torch.zeros(2, 0, dtype=torch.int64)
+    whole_graph = SparseMatrix.from_coo(target, source, torch.ones(source.numel()), (num_nodes, num_nodes))
+    reach = whole_graph.take_rows(index)
+    wanted = segments.client[reach.row] * num_nodes + reach.col
+    found = torch.searchsorted(keys, wanted).clamp_max(keys.numel() - 1)
+    inside = (keys[found] == wanted) & has_edges[reach.row]
+    edge_index = torch.stack([found[inside], reach.row[inside]])
     whole = Features(feature_matrix(data.x), Segments(torch.tensor([0, num_nodes])))
     node_id = data.node_id if "node_id" in data else torch.arange(num_nodes)
     return GraphBatch(

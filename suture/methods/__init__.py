@@ -1,1 +1,34 @@
+"""The registry: one method, one file, one line here."""
 
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from suture.errors import unknown
+from suture.method import Method
+from suture.methods.fedavg import FedAvg
+from suture.methods.fedper import FedPer
+from suture.methods.fedprox import FedProx
+from suture.methods.fedsage import FedSage
+from suture.methods.local import Local
+from suture.methods.uncut import Global
+
+METHODS: Mapping[str, type[Method[Any, Any]]] = {
+    method.name: method for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage)
+}
+
+_COMMON = {field.name for field in dataclasses.fields(Method)}
+
+
+def method_class(name: str) -> type[Method[Any, Any]]:
+    """Look a method up by its name."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def own_fields(method: type[Method[Any, Any]]) -> frozenset[str]:
+    """Names of a method's own hyper-parameters, without the model and training settings all methods have."""
+    return frozenset(field.name for field in dataclasses.fields(method)) - _COMMON

@@ -1,0 +1,183 @@
+"""The embedded engine: all clients in this process, batched along the client axis.
+
+Clients run in chunks, which bounds memory; a chunk of one is exactly what a real owner would do. Chunk borders are fixed
+for a run, so a client's state never moves. With `through_bytes` every message and reply really is packed and unpacked,
+client by client, as on a network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol
+
+import torch
+
+from suture.graph.batch import GraphBatch
+from suture.message import Message, Nothing, Record
+from suture.method import Clients, M, Method, R, S, Task
+from suture.streams import Streams, rank
+
+
+class Ledger(Protocol):
+    """Whoever writes down what was sent."""
+
+    def record(self, number: int, step: str, direction: str, message: Message) -> None:
+        """One message to or from each client in `message.ids`."""
+
+
+class NoLedger:
+    """Nobody writes anything down."""
+
+    def record(self, number: int, step: str, direction: str, message: Message) -> None:
+        """Ignore it."""
+
+
+@dataclass
+class Chunk(Generic[S]):
+    """Some clients that compute together, and what they keep."""
+
+    graph: GraphBatch
+    state: S
+
+
+@dataclass
+class Shared(Generic[S]):
+    """What a cohort and its samples have in common."""
+
+    method: Method[Any, S]
+    task: Task
+    chunks: list[Chunk[S]]
+    ledger: Ledger
+    through_bytes: bool
+    asked: int = 0
+    reports: dict[str, float] = field(default_factory=dict)
+
+
+class EmbeddedCohort(Generic[S]):
+    """All clients, or a sample of them; see `suture.method.Cohort`."""
+
+    def __init__(self, shared: Shared[S], ids: Sequence[str]) -> None:
+        self._shared = shared
+        self._ids = tuple(ids)
+
+    @staticmethod
+    def start(
+        method: Method[Any, S],
+        graph: GraphBatch,
+        task: Task,
+        *,
+        chunk_size: int = 0,
+        ledger: Ledger | None = None,
+        through_bytes: bool = False,
+    ) -> EmbeddedCohort[S]:
+        """Give every client its initial state. `chunk_size` 0 runs all clients at once."""
+        size = chunk_size or len(graph.ids)
+        chunks = []
+        for first in range(0, len(graph.ids), size):
+            part = graph.select(graph.ids[first : first + size])
+            rng = Streams.of(task.seed, part.ids, "init", device=part.device)
+            chunks.append(Chunk(part, method.init_clients(Clients(part, Nothing(part.ids), rng, task))))
+        shared = Shared(method, task, chunks, ledger or NoLedger(), through_bytes)
+        return EmbeddedCohort(shared, graph.ids)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Who belongs to it."""
+        return self._ids
+
+    @property
+    def asked(self) -> int:
+        """How many times clients were asked so far; numbers the random streams."""
+        return self._shared.asked
+
+    def sample(self, fraction: float) -> EmbeddedCohort[S]:
+        """A random share of the clients, at least one, whatever their order."""
+        count = max(1, round(fraction * len(self._ids)))
+        if count >= len(self._ids):
+            return self
+        ranks = rank(self._shared.task.seed, self._ids, "sample", self._shared.asked)
+        chosen = {name for _, name in sorted(zip(ranks, self._ids, strict=True))[:count]}
+        return EmbeddedCohort(self._shared, [name for name in self._ids if name in chosen])
+
+    def report(self, **values: float) -> None:
+        """Keep the numbers until the runner takes them."""
+        self._shared.reports.update(values)
+
+    def take_reports(self) -> dict[str, float]:
+        """The numbers reported since the last call."""
+        taken, self._shared.reports = self._shared.reports, {}
+        return taken
+
+    def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
+        """Run a step on every client of the cohort, chunk by chunk."""
+        shared = self._shared
+        if not getattr(step, "__is_step__", False):
+            raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
+        name = step.__name__
+        shared.asked += 1
+        message = message.select(self._ids)
+        shared.ledger.record(shared.asked, name, "down", message)
+        replies: list[R] = []
+        wanted = set(self._ids)
+        for chunk in shared.chunks:
+            ids = [name for name in chunk.graph.ids if name in wanted]
+            if ids:
+                replies.append(self._run(chunk, ids, step, message.select(ids)))
+        reply = type(replies[0]).concat(replies).select(self._ids)
+        shared.ledger.record(shared.asked, name, "up", reply)
+        return reply
+
+    def _run(
+        self, chunk: Chunk[S], ids: Sequence[str], step: Callable[[Clients[S], M], tuple[S, R]], message: M
+    ) -> R:
+        shared = self._shared
+        graph = chunk.graph.select(ids)
+        rng = Streams.of(shared.task.seed, ids, "ask", shared.asked, device=graph.device)
+        if shared.through_bytes:
+            message = _through_bytes(message)
+        state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task), message)
+        for record in (state, reply):
+            _check(record, tuple(ids), step.__name__)
+        chunk.state = chunk.state.replace_rows(state)
+        return _through_bytes(reply) if shared.through_bytes else reply
+
+    def peek(self, look: Callable[[Clients[S]], R]) -> R:
+        """What an experimenter, but no server, may see: `look` at the clients without asking them anything."""
+        views = [Clients(chunk.graph, chunk.state, self._rng(chunk), self._shared.task) for chunk in self._shared.chunks]
+        seen = [look(view) for view in views]
+        return type(seen[0]).concat(seen)
+
+    def _rng(self, chunk: Chunk[S]) -> Streams:
+        return Streams.of(self._shared.task.seed, chunk.graph.ids, "peek", device=chunk.graph.device)
+
+    def states(self) -> list[S]:
+        """What the clients keep, chunk by chunk, for a checkpoint."""
+        return [chunk.state for chunk in self._shared.chunks]
+
+    def restore(self, states: Sequence[S], asked: int) -> None:
+        """Continue from a checkpoint."""
+        for chunk, state in zip(self._shared.chunks, states, strict=True):
+            chunk.state = state
+        self._shared.asked = asked
+
+
+def _through_bytes(message: M) -> M:
+    kind = type(message)
+    return kind.concat([kind.unpack(message.select([name]).pack()) for name in message.ids])
+
+
+def _check(record: Record, ids: tuple[str, ...], step: str) -> None:
+    if record.ids != ids:
+        raise ValueError(f"step {step} was given clients {ids} and answered for {record.ids}")
+    for path, tensor in record.tensors().items():
+        if tensor.requires_grad:
+            raise ValueError(f"step {step} returned {path} with an autograd tape attached; detach it")
+
+
+def on_device(message: M, device: torch.device) -> M:
+    """A message whose tensors live on `device`."""
+    moved = {path: tensor.to(device) for path, tensor in message.tensors().items()}
+    scalars = {name: value for name, value in message.contents() if isinstance(value, int | float | bool | str)}
+    return dataclasses.replace(type(message).from_tensors(message.ids, scalars, moved))

@@ -1,0 +1,186 @@
+"""The vocabulary a method is written in.
+
+A method is a server script with one verb, `replies = cohort.ask(step, message)`. A step is a pure function of the clients
+it is given and the message they received; it is written for K clients at once and runs with K = all in one process or
+K = 1 at a real owner. Nothing else crosses between clients.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from suture.graph.batch import GraphBatch
+from suture.message import Message, Model, Nothing, Record
+from suture.nn.backbones import Backbone, make_backbone
+from suture.nn.module import ModuleBackbone, ModuleFactory
+from suture.settings import ModelSettings, TrainingSettings
+from suture.streams import Streams, generator
+from suture.tree import Tree
+
+S = TypeVar("S", bound=Record)
+"""What a client keeps."""
+V = TypeVar("V", bound=Record)
+"""What the server keeps."""
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Message)
+
+Step = Callable[["Clients[S]", M], tuple[S, R]]
+AnyMethod = "Method[Any, Any]"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What everybody knows before the first round."""
+
+    features: int
+    classes: int
+    seed: int
+    module: ModuleFactory | None = None
+    """A user's own network, built in this process only; None takes the backbone the settings name."""
+
+
+@dataclass(frozen=True)
+class Clients(Generic[S]):
+    """K clients: their private graphs, what they keep between calls, and one random stream each."""
+
+    graph: GraphBatch
+    state: S
+    rng: Streams
+    task: Task
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Names, in the order of the client axis."""
+        return self.graph.ids
+
+
+class Cohort(Protocol):
+    """The clients as the server sees them."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Who belongs to it."""
+
+    def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
+        """Run `step` at every client with its part of `message`; the reply's ids say who answered."""
+
+    def sample(self, fraction: float) -> Cohort:
+        """A random share of the clients, at least one."""
+
+    def report(self, **values: float) -> None:
+        """Show numbers of this round, such as the loss, to whoever watches the run."""
+
+
+@dataclass(frozen=True)
+class Phase(Generic[V]):
+    """One outer loop of an algorithm box: `body` is run `times` times; a run can be resumed between any two."""
+
+    name: str
+    body: Callable[[V, Cohort], V]
+    times: int = 1
+    evaluate: bool = False
+
+
+@dataclass(frozen=True)
+class Scores(Message):
+    """What a client tells about its accuracy. Shapes: right and total int64 [K, 3] (train, validation, test), loss [K]."""
+
+    right: Tensor
+    total: Tensor
+    loss: Tensor
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def step(function: F) -> F:
+    """Declare a method of a Method to be a client step: only declared steps can be asked for."""
+    function.__is_step__ = True  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True)
+class Method(ABC, Generic[V, S]):
+    """A federated method. Its fields are its hyper-parameters; only its name and fields travel to the clients."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `suture methods`."""
+    paper: ClassVar[str] = ""
+    one_model: ClassVar[bool] = True
+    """One model serves everybody, so that it can be tested on the uncut graph."""
+    sees_uncut_graph: ClassVar[bool] = False
+    """Trains on the uncut graph as a single client: an upper bound, not a federated method."""
+    accepts_graphless: ClassVar[bool] = True
+    """Whether a client without any edge can take part."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    @abstractmethod
+    def init_server(self, task: Task) -> V:
+        """What the server starts with."""
+
+    @abstractmethod
+    def init_clients(self, clients: Clients[Nothing]) -> S:
+        """What the clients start with."""
+
+    @abstractmethod
+    def plan(self) -> tuple[Phase[V], ...]:
+        """The outer loops, in order."""
+
+    @abstractmethod
+    def deploy(self, server: V, ids: Sequence[str]) -> Message:
+        """What the server hands to these clients for predicting."""
+
+    @abstractmethod
+    def assemble(self, clients: Clients[S], deployed: Message) -> Model:
+        """Client side: the complete model, from what was deployed and what the client keeps.
+
+        `Nothing` as `deployed` asks for the model as the last local training left it.
+        """
+
+    def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
+        """Class scores [N, C] of every node."""
+        return self.backbone(task).logits(model.params, graph)
+
+    def backbone(self, task: Task) -> Backbone:
+        """The network the settings name, or the user's own."""
+        if task.module is not None:
+            return ModuleBackbone(self.model, task.features, task.classes, task.module)
+        return make_backbone(self.model, task.features, task.classes)
+
+    def initial_params(self, task: Task) -> Tree:
+        """Weights [1, ...] everybody can compute from the run's public seed."""
+        return self.backbone(task).init(generator(task.seed, "initial weights"))
+
+    @step
+    def evaluate(self, clients: Clients[S], deployed: Message) -> tuple[S, Scores]:
+        """Each client tests its model on its own nodes and tells counts, nothing else."""
+        with torch.no_grad():
+            logits = self.predict(clients.graph, self.assemble(clients, deployed), clients.task)
+        return clients.state, score(clients.graph, logits)
+
+    @classmethod
+    def steps(cls) -> dict[str, Callable[..., Any]]:
+        """All declared steps by name."""
+        names = (name for name in dir(cls) if getattr(getattr(cls, name), "__is_step__", False))
+        return {name: getattr(cls, name) for name in names}
+
+
+def score(graph: GraphBatch, logits_NC: Tensor) -> Scores:
+    """Right answers and counts per client and role, and the mean training loss."""
+    clients = len(graph.ids)
+    cell = graph.segments.client * 4 + graph.role
+    right = torch.bincount(cell[logits_NC.argmax(1) == graph.y], minlength=4 * clients).view(clients, 4)[:, 1:]
+    total = torch.bincount(cell, minlength=4 * clients).view(clients, 4)[:, 1:]
+    nodes = graph.train_nodes
+    loss = torch.nn.functional.cross_entropy(logits_NC[nodes], graph.y[nodes], reduction="none")
+    sums = loss.new_zeros(clients).index_add(0, graph.segments.client[nodes], loss)
+    return Scores(graph.ids, right, total, sums / graph.num_train.clamp_min(1))

@@ -1,0 +1,41 @@
+"""FedProx: Federated optimization in heterogeneous networks. Li et al., MLSys 2020.
+
+FedAvg whose clients minimise, in line 2 of its box,
+
+    F_k(w_k) + (mu / 2) ||w_k - w||^2
+
+so that local models stay near the global one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from suture.errors import ConfigError
+from suture.method import Task
+from suture.methods.fedavg import FedAvg
+from suture.train import Batch
+from suture.tree import Tree, squared_distance
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    """FedAvg with a proximal term."""
+
+    name: ClassVar[str] = "fedprox"
+    summary: ClassVar[str] = "FedAvg whose clients are pulled towards the global model"
+    paper: ClassVar[str] = "Li et al., MLSys 2020"
+
+    mu: float = 0.001
+    """Weight of the proximal term; 0 is FedAvg."""
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise ConfigError(f"fedprox.mu must be >= 0, got {self.mu}")
+
+    def objective(self, params: Tree, batch: Batch, received: Tree, task: Task) -> Tensor:
+        """Cross-entropy plus the proximal term."""
+        return super().objective(params, batch, received, task) + self.mu / 2 * squared_distance(params, received)

@@ -1,0 +1,215 @@
+"""Backbones with a client axis: GCN, GraphSAGE, GAT, GPR-GNN, MLP.
+
+A backbone is settings plus pure functions: `init` makes one model [1, ...], `embed` and `logits` run K models on K
+graphs at once. With `settings.head` the last layer is followed by a linear classifier; otherwise it is the classifier.
+Legend: K clients, N nodes, F features, H hidden, C classes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from suture.errors import unknown
+from suture.graph.batch import Features, GraphBatch
+from suture.kernels import Segments, activate, segment_product, sparse_product
+from suture.nn import layers
+from suture.nn.sampler import Block, SampledBatch
+from suture.settings import ModelSettings
+from suture.streams import Streams
+from suture.tree import Tree
+
+Layer = Callable[[Tensor | Features, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Backbone(ABC):
+    """What every network offers to methods."""
+
+    settings: ModelSettings
+    features: int
+    classes: int
+
+    def widths(self) -> list[int]:
+        """F, then the output width of every layer before the head."""
+        hidden = [self.settings.hidden] * self.settings.layers
+        return [self.features, *hidden] if self.settings.head else [self.features, *hidden[:-1], self.classes]
+
+    def init(self, rng: torch.Generator) -> Tree:
+        """Fresh weights [1, ...]."""
+        widths = self.widths()
+        tree: Tree = {}
+        for index, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True), start=1):
+            tree |= self.init_layer(f"layer{index}", fan_in, fan_out, rng)
+        return tree | (layers.linear_init("head", widths[-1], self.classes, rng) if self.settings.head else {})
+
+    @abstractmethod
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Fresh weights of one layer."""
+
+    @abstractmethod
+    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+        """One layer before bias and activation, [N, H]."""
+
+    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+        """Output of the last layer before head and activation, [N, H]. With `rng`, dropout is on (training)."""
+        return self._run(params, graph.segments, graph.x, lambda h, i: self.apply_layer(f"layer{i}", params, h, graph), rng)
+
+    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+        """Class scores [N, C]."""
+        return self._classify(params, self.embed(params, graph, rng), graph.segments)
+
+    def frozen_names(self) -> frozenset[str]:
+        """Entries of the tree that no gradient reaches."""
+        return frozenset()
+
+    def personal_names(self, personal_layers: int) -> list[str]:
+        """Parameters of the last `personal_layers` layers, the head counted as one (for FedPer)."""
+        order = [f"layer{i}" for i in range(1, self.settings.layers + 1)] + (["head"] if self.settings.head else [])
+        chosen = order[len(order) - min(personal_layers, len(order)) :]
+        return [name for name in self.init(torch.Generator()) if name.split(".")[0] in chosen]
+
+    def _run(
+        self, params: Tree, segments: Segments, x: Features, layer: Layer, rng: Streams | None
+    ) -> Tensor:
+        h: Tensor | Features = x
+        for index in range(1, self.settings.layers + 1):
+            out = layer(h, index)
+            last = index == self.settings.layers
+            h = self._finish(params.get(f"layer{index}.bias"), out, segments, None if last else rng, index, relu=not last)
+        assert isinstance(h, Tensor)  # at least one layer: checked with the settings
+        return h
+
+    def _finish(
+        self, bias: Tensor | None, out: Tensor, segments: Segments, rng: Streams | None, index: int, *, relu: bool
+    ) -> Tensor:
+        if rng is None or self.settings.dropout == 0:
+            return activate(out, bias, segments, relu=relu)
+        kept, scale = layers.dropout_mask(rng.fork("layer", index), self.settings.dropout, segments, out.shape[1])
+        return activate(out, bias, segments, relu=relu, kept=kept, scale=scale)
+
+    def _classify(self, params: Tree, h_NH: Tensor, segments: Segments) -> Tensor:
+        if not self.settings.head:
+            return h_NH
+        scores = segment_product(torch.relu(h_NH), params["head.weight"], segments)
+        return activate(scores, params["head.bias"], segments, relu=False)
+
+
+class Gcn(Backbone):
+    """Kipf and Welling, Semi-supervised classification with graph convolutional networks, ICLR 2017."""
+
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Weight [1, F, H], bias [1, H]."""
+        return layers.linear_init(name, fan_in, fan_out, rng)
+
+    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+        """Normalised propagation."""
+        return layers.gcn(h, params[f"{name}.weight"], graph)
+
+
+class Sage(Backbone):
+    """Hamilton et al., Inductive representation learning on large graphs, NeurIPS 2017; mean aggregator."""
+
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Weights for the node itself and for the mean of its neighbours, one bias."""
+        # One matrix on [h || mean], so its fan-in is doubled.
+        shape = (1, fan_in, fan_out)
+        return {
+            f"{name}.self": layers.glorot(shape, 2 * fan_in, fan_out, rng),
+            f"{name}.neighbour": layers.glorot(shape, 2 * fan_in, fan_out, rng),
+            f"{name}.bias": torch.zeros(1, fan_out),
+        }
+
+    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+        """Own projection plus the mean of the neighbours' projection."""
+        return layers.sage(h, params[f"{name}.self"], params[f"{name}.neighbour"], graph)
+
+    def sampled_logits(self, params: Tree, batch: SampledBatch, rng: Streams | None = None) -> Tensor:
+        """Class scores [B, C] of a batch's seeds from sampled neighbourhoods."""
+        h: Tensor | Features = batch.inputs
+        last = len(batch.blocks)
+        for index, block in enumerate(batch.blocks, start=1):
+            out = self._sampled_layer(f"layer{index}", params, h, block)
+            noise = None if index == last else rng
+            h = self._finish(params[f"layer{index}.bias"], out, block.segments, noise, index, relu=index != last)
+        assert isinstance(h, Tensor)
+        return self._classify(params, h, batch.blocks[-1].segments)
+
+    def _sampled_layer(self, name: str, params: Tree, h: Tensor | Features, block: Block) -> Tensor:
+        own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]
+        if isinstance(h, Features):
+            # Projecting before gathering: an input node is projected once, however often it was sampled.
+            return h.times(own)[block.targets] + sparse_product(block.mean, h.times(neighbour))
+        mixed = sparse_product(block.mean, h)
+        return segment_product(h[block.targets], own, block.segments) + segment_product(mixed, neighbour, block.segments)
+
+
+class Gat(Backbone):
+    """Velickovic et al., Graph attention networks, ICLR 2018; heads are joined; a classifying layer has one."""
+
+    def _heads(self, name: str) -> int:
+        classifies = not self.settings.head and name == f"layer{self.settings.layers}"
+        return 1 if classifies else self.settings.heads
+
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Weight [1, F, A, H/A], attention vectors [1, A, H/A] for both ends, bias."""
+        heads = self._heads(name)
+        each = fan_out // heads
+        return {
+            f"{name}.weight": layers.glorot((1, fan_in, heads, each), fan_in, heads * each, rng),
+            f"{name}.source": layers.glorot((1, heads, each), heads, each, rng),
+            f"{name}.target": layers.glorot((1, heads, each), heads, each, rng),
+            f"{name}.bias": torch.zeros(1, fan_out),
+        }
+
+    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+        """Attention."""
+        weight, source, target = (params[f"{name}.{part}"] for part in ("weight", "source", "target"))
+        return layers.gat(h, weight, source, target, graph).flatten(1)
+
+
+class Mlp(Backbone):
+    """A perceptron that never looks at edges."""
+
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Weight and bias."""
+        return layers.linear_init(name, fan_in, fan_out, rng)
+
+    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+        """A linear map."""
+        return layers.project(h, params[f"{name}.weight"], graph.segments)
+
+
+class GprGnn(Mlp):
+    """Chien et al., Adaptive universal generalized PageRank graph neural network, ICLR 2021."""
+
+    def init(self, rng: torch.Generator) -> Tree:
+        """The perceptron and the hop weights gamma [1, hops + 1], started as personalised PageRank."""
+        teleport, hops = self.settings.teleport, self.settings.hops
+        gamma = teleport * (1 - teleport) ** torch.arange(hops + 1, dtype=torch.float32)
+        gamma[-1] = (1 - teleport) ** hops
+        return super().init(rng) | {"hops.gamma": gamma.unsqueeze(0)}
+
+    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+        """sum_j gamma_j A^j MLP(x)."""
+        h = super().logits(params, graph, rng)
+        gamma_NJ = params["hops.gamma"][graph.segments.client]
+        out = gamma_NJ[:, :1] * h
+        for hop in range(1, self.settings.hops + 1):
+            h = sparse_product(graph.gcn_operator, h)
+            out = out + gamma_NJ[:, hop : hop + 1] * h
+        return out
+
+
+BACKBONES: dict[str, type[Backbone]] = {"gcn": Gcn, "sage": Sage, "gat": Gat, "gprgnn": GprGnn, "mlp": Mlp}
+
+
+def make_backbone(settings: ModelSettings, features: int, classes: int) -> Backbone:
+    """The backbone a settings object names."""
+    if settings.kind not in BACKBONES:
+        raise unknown("model", settings.kind, BACKBONES)
+    return BACKBONES[settings.kind](settings, features, classes)

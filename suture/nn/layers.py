@@ -1,0 +1,77 @@
+"""Message-passing layers with a client axis. Each equals PyG's layer of the same name, client by client (tested).
+
+Legend: K clients, N nodes, E edges, F input width, H output width, A attention heads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from suture.graph.batch import Features, GraphBatch
+from suture.kernels import Segments, segment_product, segment_softmax, sparse_product
+from suture.streams import Streams
+from suture.tree import Tree
+
+
+def glorot(shape: tuple[int, ...], fan_in: int, fan_out: int, rng: torch.Generator) -> Tensor:
+    """Uniform in +-sqrt(6 / (fan_in + fan_out))."""
+    limit = math.sqrt(6.0 / (fan_in + fan_out))
+    return torch.empty(shape).uniform_(-limit, limit, generator=rng)
+
+
+def linear_init(name: str, fan_in: int, fan_out: int, rng: torch.Generator, *, bias: bool = True) -> Tree:
+    """A weight [1, F, H] and a zero bias [1, H]."""
+    tree = {f"{name}.weight": glorot((1, fan_in, fan_out), fan_in, fan_out, rng)}
+    return tree | ({f"{name}.bias": torch.zeros(1, fan_out)} if bias else {})
+
+
+def project(h: Tensor | Features, weight_KFH: Tensor, segments: Segments) -> Tensor:
+    """h W with each client's own W, for hidden activations and for input features alike."""
+    return h.times(weight_KFH) if isinstance(h, Features) else segment_product(h, weight_KFH, segments)
+
+
+def gcn(h: Tensor | Features, weight_KFH: Tensor, graph: GraphBatch) -> Tensor:
+    r"""\hat A h W (Kipf and Welling); the bias comes with the activation. Input features may be propagated already."""
+    if isinstance(h, Features) and graph.gcn_input is not None:
+        return graph.gcn_input.times(weight_KFH)
+    return sparse_product(graph.gcn_operator, project(h, weight_KFH, graph.segments))
+
+
+def sage(h: Tensor | Features, self_KFH: Tensor, neighbour_KFH: Tensor, graph: GraphBatch) -> Tensor:
+    """h W_self + mean over neighbours(h) W_neighbour (FedSage equation 1 with the mean aggregator)."""
+    own = project(h, self_KFH, graph.segments)
+    if isinstance(h, Features) and graph.mean_input is not None:
+        return own + graph.mean_input.times(neighbour_KFH)
+    return own + sparse_product(graph.mean_operator, project(h, neighbour_KFH, graph.segments))
+
+
+def gat(
+    h: Tensor | Features, weight_KFAH: Tensor, source_KAH: Tensor, target_KAH: Tensor, graph: GraphBatch
+) -> Tensor:
+    """Attention over neighbours and self (Velickovic et al.), [N, A, H]; heads are joined by the caller."""
+    clients, width, heads, out = weight_KFAH.shape
+    z = project(h, weight_KFAH.reshape(clients, width, heads * out), graph.segments).view(-1, heads, out)
+    owner = graph.segments.client
+    loops = torch.arange(graph.num_nodes, device=z.device)
+    source = torch.cat([graph.edge_index[0], loops])
+    target = torch.cat([graph.edge_index[1], loops])
+    score = (z * source_KAH[owner]).sum(-1)[source] + (z * target_KAH[owner]).sum(-1)[target]
+    weight = segment_softmax(torch.nn.functional.leaky_relu(score, 0.2), target, graph.num_nodes)
+    return torch.zeros_like(z).index_add(0, target, z[source] * weight.unsqueeze(-1))
+
+
+def dropout_mask(rng: Streams, p: float, segments: Segments, width: int) -> tuple[Tensor, float]:
+    """(kept [N, width], scale). Probabilities are exact in steps of 1/256; the scale belongs to the rounded one."""
+    kept_of_256 = max(1, round((1 - p) * 256))
+    return rng.bytes_below(kept_of_256, segments.ptr, width), 256 / kept_of_256
+
+
+def dropout(h_NH: Tensor, rng: Streams | None, p: float, segments: Segments) -> Tensor:
+    """Zero elements with probability p and rescale the rest; without a stream (evaluation) nothing happens."""
+    if rng is None or p == 0:
+        return h_NH
+    kept, scale = dropout_mask(rng, p, segments, h_NH.shape[1])
+    return h_NH * kept.to(h_NH.dtype).mul_(scale)

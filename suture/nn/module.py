@@ -1,0 +1,73 @@
+"""Any `torch.nn.Module` called as `module(x, edge_index)` as a backbone, run client by client.
+
+Parameters and floating-point buffers (such as running statistics) are stacked into a tree like everybody else's, so every
+method works on them; only the batched speed of the built-in backbones is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from suture.graph.batch import Features, GraphBatch
+from suture.nn.backbones import Backbone
+from suture.streams import Streams
+from suture.tree import Tree
+
+ModuleFactory = Callable[[int, int], nn.Module]
+"""(number of features, number of classes) to a fresh module."""
+
+
+@dataclass(frozen=True)
+class ModuleBackbone(Backbone):
+    """A user's module behind the interface of the built-in backbones."""
+
+    factory: ModuleFactory
+
+    def init(self, rng: torch.Generator) -> Tree:
+        """The module's own initial values, under a forked global generator so that nothing outside notices."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(rng.initial_seed() & (2**63 - 1))
+            state = self.factory(self.features, self.classes).state_dict()
+        return {name: value.unsqueeze(0).clone() for name, value in state.items() if value.is_floating_point()}
+
+    def frozen_names(self) -> frozenset[str]:
+        """Buffers: they travel and are averaged, but no gradient reaches them."""
+        return frozenset(name for name, _ in self.factory(self.features, self.classes).named_buffers())
+
+    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+        """Class scores [N, C], one forward pass a client."""
+        module = self.factory(self.features, self.classes).train(rng is not None)
+        x, bounds = graph.x.dense(), graph.segments.bounds
+        owner = graph.segments.client[graph.edge_index[1]]
+        outputs = []
+        for k in range(len(graph.ids)):
+            own = {name: value[k] for name, value in params.items()}
+            edges = graph.edge_index[:, owner == k] - bounds[k]
+            with torch.random.fork_rng(devices=[]):
+                if rng is not None:
+                    torch.manual_seed(int(rng.keys[k]) & (2**63 - 1))
+                outputs.append(torch.func.functional_call(module, own, (x[bounds[k] : bounds[k + 1]], edges)))
+        return torch.cat(outputs)
+
+    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+        """A module shows no inner layer, so its embedding is its output."""
+        return self.logits(params, graph, rng)
+
+    def personal_names(self, personal_layers: int) -> list[str]:
+        """Parameters of the module's last `personal_layers` named submodules that have any."""
+        names = list(self.init(torch.Generator()))
+        owners = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+        chosen = owners[len(owners) - min(personal_layers, len(owners)) :]
+        return [name for name in names if name.rpartition(".")[0] in chosen]
+
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Unused: a module is initialised whole."""
+        raise NotImplementedError
+
+    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+        """Unused: a module is applied whole."""
+        raise NotImplementedError
