@@ -131,13 +131,9 @@ def resolve(
 ) -> Resolved:
     """Apply every source to a protocol and check the outcome.
 
-    Args:
-        protocol: Name of a shipped protocol, or path of a `.toml` file.
-        dataset: Dataset to look up per-dataset values for; anything after `:` is ignored.
-        overrides: The `key=value` texts of `--set`.
-        config_file: The file of `--config`.
-        clients: The number of `--clients`.
-        method_fields: Hyper-parameter names of every registered method.
+    `protocol` is a shipped name or the path of a `.toml` file. Of `dataset`, what follows a `:` does not matter here.
+    `overrides` are the `key=value` texts of `--set`; `config_file` and `clients` are the options of those names.
+    `method_fields` gives the hyper-parameter names of every registered method.
     """
     raw = load_protocol(protocol)
     of_user = _user_layers(overrides, config_file, clients, method_fields)
@@ -177,12 +173,8 @@ def strict(cls: type[T], values: Table, where: str) -> T:
     """Build a frozen dataclass, nested ones too, or say in one sentence which value is wrong.
 
     Types are not coerced (`"5"` and `true` are no integers), except that an integer may stand for a number.
-    Bounds come from the fields' annotations, e.g. `Annotated[float, Field(ge=0)]`.
-
-    Args:
-        cls: The dataclass.
-        values: Its fields, as TOML would give them.
-        where: What the keys belong to, e.g. `fedprox` for `fedprox.mu`; may be empty.
+    Bounds come from the fields' annotations, e.g. `Annotated[float, Field(ge=0)]`. `where` is what the keys belong to,
+    e.g. `fedprox` for `fedprox.mu`; it may be empty.
     """
     hints = get_type_hints(cls, include_extras=True)
     arguments: dict[str, object] = {}
@@ -277,8 +269,7 @@ def _layer(table: Table, place: str, allowed: Iterable[str]) -> Layer:
         if key not in allowed:
             raise unknown("key", key, allowed)
     methods = {
-        method: _table(values, f"methods.{method}")
-        for method, values in _table(table.get("methods", {}), "methods").items()
+        method: _table(values, f"methods.{method}") for method, values in _table(table.get("methods", {}), "methods").items()
     }
     values = {key: value for key, value in table.items() if key != "methods"}
     strict(Protocol, {"name": place, **values}, "")  # no source but a protocol file gives the one required key

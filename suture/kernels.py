@@ -133,7 +133,7 @@ class _SparseProduct(torch.autograd.Function):
 
 
 def sparse_product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
-    """matrix @ dense, differentiable in `dense`: message passing, or sparse features times weights."""
+    """Matrix @ dense, differentiable in `dense`: message passing, or sparse features times weights."""
     result: Tensor = _SparseProduct.apply(matrix, dense)  # type: ignore[no-untyped-call]
     return result
 
@@ -197,7 +197,13 @@ class _Activate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h_NH: Tensor, bias_KH: Tensor | None, segments: Segments, relu: bool, kept: Tensor | None, scale: float
+        ctx: Any,
+        h_NH: Tensor,
+        bias_KH: Tensor | None,
+        segments: Segments,
+        relu: bool,
+        kept: Tensor | None,
+        scale: float,
     ) -> Tensor:
         ctx.mark_dirty(h_NH)
         ctx.segments, ctx.relu, ctx.scale = segments, relu, scale

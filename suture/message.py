@@ -106,9 +106,7 @@ class Record:
 
     def shapes_per_client(self) -> list[dict[str, tuple[int, ...]]]:
         """For every client, what it sends or receives: path to shape (without the client axis)."""
-        lengths = {
-            name: value.ptr.diff().tolist() for name, value in self.contents() if isinstance(value, Rows)
-        }
+        lengths = {name: value.ptr.diff().tolist() for name, value in self.contents() if isinstance(value, Rows)}
         fixed: dict[str, tuple[int, ...]] = {}
         for name, value in self.contents():
             if isinstance(value, Rows):
@@ -116,9 +114,7 @@ class Record:
             for path, tensor in _leaves(name, value):
                 fixed[path] = tuple(tensor.shape[1:])
         ragged = {name: tuple(getattr(self, name).values.shape[1:]) for name in lengths}
-        return [
-            fixed | {name: (lengths[name][k], *ragged[name]) for name in lengths} for k in range(len(self.ids))
-        ]
+        return [fixed | {name: (lengths[name][k], *ragged[name]) for name in lengths} for k in range(len(self.ids))]
 
     def nbytes(self) -> list[int]:
         """Bytes of `pack()` for each client alone, without packing. Equal clients are computed once."""

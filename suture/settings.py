@@ -32,9 +32,7 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file"] = (
-        "metis"
-    )
+    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file"] = "metis"
     """louvain: communities split and merged to similar sizes; communities: each of the largest is one client."""
     clients: Count = 5
     """How many clients."""

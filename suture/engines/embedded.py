@@ -7,7 +7,6 @@ client by client, as on a network.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
@@ -15,8 +14,8 @@ from typing import Any, Generic, Protocol
 import torch
 
 from suture.graph.batch import GraphBatch
-from suture.message import Message, Nothing, Record
-from suture.method import Clients, M, Method, R, S, Task
+from suture.message import Message, Nothing, Record, Scalar
+from suture.method import Clients, M, Method, R, S, Scores, Task
 from suture.streams import Streams, rank
 
 
@@ -115,8 +114,15 @@ class EmbeddedCohort(Generic[S]):
         shared = self._shared
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
-        name = step.__name__
         shared.asked += 1
+        return self._ask(step, message)
+
+    def evaluate(self, deployed: Message) -> Scores:
+        """Ask everybody how good its model is; training goes on as if this had not been asked."""
+        return self._ask(self._shared.method.evaluate, deployed)
+
+    def _ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
+        shared, name = self._shared, step.__name__
         message = message.select(self._ids)
         shared.ledger.record(shared.asked, name, "down", message)
         replies: list[R] = []
@@ -129,14 +135,11 @@ class EmbeddedCohort(Generic[S]):
         shared.ledger.record(shared.asked, name, "up", reply)
         return reply
 
-    def _run(
-        self, chunk: Chunk[S], ids: Sequence[str], step: Callable[[Clients[S], M], tuple[S, R]], message: M
-    ) -> R:
+    def _run(self, chunk: Chunk[S], ids: Sequence[str], step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         shared = self._shared
         graph = chunk.graph.select(ids)
         rng = Streams.of(shared.task.seed, ids, "ask", shared.asked, device=graph.device)
-        if shared.through_bytes:
-            message = _through_bytes(message)
+        message = on_device(_through_bytes(message) if shared.through_bytes else message, graph.device)
         state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task), message)
         for record in (state, reply):
             _check(record, tuple(ids), step.__name__)
@@ -177,7 +180,9 @@ def _check(record: Record, ids: tuple[str, ...], step: str) -> None:
 
 
 def on_device(message: M, device: torch.device) -> M:
-    """A message whose tensors live on `device`."""
-    moved = {path: tensor.to(device) for path, tensor in message.tensors().items()}
-    scalars = {name: value for name, value in message.contents() if isinstance(value, int | float | bool | str)}
-    return dataclasses.replace(type(message).from_tensors(message.ids, scalars, moved))
+    """The message with its tensors on `device`; itself if they are there already."""
+    tensors = message.tensors()
+    if all(tensor.device == device for tensor in tensors.values()):
+        return message
+    scalars = {name: value for name, value in message.contents() if isinstance(value, Scalar)}
+    return type(message).from_tensors(message.ids, scalars, {path: t.to(device) for path, t in tensors.items()})

@@ -244,7 +244,13 @@ def batch_of(
     whole = Features(feature_matrix(data.x), Segments(torch.tensor([0, num_nodes])))
     node_id = data.node_id if "node_id" in data else torch.arange(num_nodes)
     return GraphBatch(
-        tuple(ids), segments, whole.take(index, segments), edge_index, data.y[index], torch.cat(list(roles)), node_id[index]
+        tuple(ids),
+        segments,
+        whole.take(index, segments),
+        edge_index,
+        data.y[index],
+        torch.cat(list(roles)),
+        node_id[index],
     )
 
 

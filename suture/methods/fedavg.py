@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,13 +39,6 @@ class Kept(Record):
 
     params: Tree
     moments: Moments
-
-
-@dataclass(frozen=True)
-class Down(Message):
-    """Server to client: the parameters to start from."""
-
-    params: Tree
 
 
 @dataclass(frozen=True)
@@ -91,12 +84,12 @@ class FedAvg(Method[Server, Kept]):
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Lines 1-4 of the box."""
         cohort = cohort.sample(self.training.participation)
-        up = cohort.ask(self.local_update, Down(cohort.ids, tile(server.params, len(cohort.ids))))
+        up = cohort.ask(self.local_update, Model(cohort.ids, tile(server.params, len(cohort.ids))))
         cohort.report(loss=float(up.loss.mean()))
         return Server(SERVER, mean(up.params, up.weight))
 
     @step
-    def local_update(self, clients: Clients[Kept], down: Down) -> tuple[Kept, Up]:
+    def local_update(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Up]:
         """Lines 2 and 3."""
         start = clients.state.params | down.params
         kept = clients.state.moments
@@ -122,9 +115,9 @@ class FedAvg(Method[Server, Kept]):
 
     def deploy(self, server: Server, ids: Sequence[str]) -> Message:
         """The global model for everybody."""
-        return Down(tuple(ids), tile(server.params, len(ids)))
+        return Model(tuple(ids), tile(server.params, len(ids)))
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
         """Received parameters over kept ones."""
-        received: dict[str, Any] = deployed.params if isinstance(deployed, Down) else {}
+        received = deployed.params if isinstance(deployed, Model) else {}
         return Model(clients.ids, clients.state.params | received)

@@ -29,7 +29,7 @@ def linear_init(name: str, fan_in: int, fan_out: int, rng: torch.Generator, *, b
 
 
 def project(h: Tensor | Features, weight_KFH: Tensor, segments: Segments) -> Tensor:
-    """h W with each client's own W, for hidden activations and for input features alike."""
+    """H W with each client's own W, for hidden activations and for input features alike."""
     return h.times(weight_KFH) if isinstance(h, Features) else segment_product(h, weight_KFH, segments)
 
 
@@ -41,7 +41,7 @@ def gcn(h: Tensor | Features, weight_KFH: Tensor, graph: GraphBatch) -> Tensor:
 
 
 def sage(h: Tensor | Features, self_KFH: Tensor, neighbour_KFH: Tensor, graph: GraphBatch) -> Tensor:
-    """h W_self + mean over neighbours(h) W_neighbour (FedSage equation 1 with the mean aggregator)."""
+    """H W_self + mean over neighbours(h) W_neighbour (FedSage equation 1 with the mean aggregator)."""
     own = project(h, self_KFH, graph.segments)
     if isinstance(h, Features) and graph.mean_input is not None:
         return own + graph.mean_input.times(neighbour_KFH)

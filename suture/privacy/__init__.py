@@ -1,0 +1,1 @@
+"""What leaves a client: recorded, counted, and (later) bounded."""

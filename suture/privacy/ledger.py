@@ -1,0 +1,49 @@
+"""The ledger: every message that crossed between the server and a client, with its fields, shapes and bytes.
+
+Clients whose messages look alike share a line, so that a thousand clients do not write a thousand lines a round:
+
+    {"ask": 3, "step": "local_update", "direction": "up", "clients": ["client-0", "client-1"], "bytes": [740, 740],
+     "fields": {"params.layer1.weight": [16, 8], "weight": [], "loss": []}}
+
+Evaluation is written down too, but kept out of the totals: it measures a method, it is not part of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from suture.message import Message
+from suture.storage import LineFile
+
+EVALUATION_STEP = "evaluate"
+
+
+@dataclass
+class RunLedger:
+    """Writes lines (if there is a file) and counts bytes per direction."""
+
+    file: LineFile | None = None
+    totals: Counter[str] = field(default_factory=Counter)
+
+    def record(self, number: int, step: str, direction: str, message: Message) -> None:
+        """One message to or from each client in `message.ids`."""
+        sizes = message.nbytes()
+        if step != EVALUATION_STEP:
+            self.totals[direction] += sum(sizes)
+        if self.file is None:
+            return
+        groups: dict[str, tuple[dict[str, tuple[int, ...]], list[int]]] = {}
+        for k, shapes in enumerate(message.shapes_per_client()):
+            groups.setdefault(str(shapes), (shapes, []))[1].append(k)
+        for shapes, members in groups.values():
+            self.file.append(
+                {
+                    "ask": number,
+                    "step": step,
+                    "direction": direction,
+                    "clients": [message.ids[k] for k in members],
+                    "bytes": [sizes[k] for k in members],
+                    "fields": {path: list(shape) for path, shape in shapes.items()},
+                }
+            )

@@ -1,0 +1,115 @@
+"""Files that are either wholly there or not there at all, and disks that answer in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from suture.errors import IntegrityError, StorageError
+
+_REASONS = {
+    errno.ENOSPC: "the disk is full; free some space or choose another folder",
+    errno.EDQUOT: "the disk quota is used up; free some space or choose another folder",
+    errno.EROFS: "the disk is read-only; choose another folder",
+    errno.EACCES: "permission is missing; choose another folder or change its permissions",
+    errno.EPERM: "permission is missing; choose another folder or change its permissions",
+    errno.EEXIST: "a file of that name is in the way; choose another folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
+}
+
+
+@contextlib.contextmanager
+def disk_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an operating-system error into one sentence about `path`."""
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        raise StorageError(f"cannot {action} {path}: {reason}") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, rename: a reader sees the old file or the new one, never a part."""
+    with disk_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write readable JSON atomically."""
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path, what: str) -> dict[str, object]:
+    """Read a JSON object, or say in one sentence that `what` is damaged."""
+    with disk_errors("read", path):
+        text = path.read_bytes()
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise IntegrityError(f"the {what} {path} is not valid JSON; it is damaged, restore or recreate it") from error
+    if not isinstance(content, dict):
+        raise IntegrityError(f"the {what} {path} should hold a JSON object; it is damaged, restore or recreate it")
+    return content
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hash of a file's content."""
+    with disk_errors("read", path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(path: Path) -> Path:
+    """Create a folder and show that it can be written to, before any work is done for it."""
+    with disk_errors("create folder", path):
+        path.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path, prefix=".probe.")
+        os.close(handle)
+        os.unlink(name)
+    return path
+
+
+class LineFile:
+    """An append-only file of JSON lines that can be cut back to an earlier length."""
+
+    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+        self.path = path
+        with disk_errors("open", path):
+            self._file = path.open("r+b" if path.exists() else "w+b")
+            if self._file.seek(0, os.SEEK_END) < keep_bytes:
+                raise IntegrityError(f"{path} is shorter than its checkpoint says; it was damaged, start the run anew")
+            self._file.truncate(keep_bytes)
+            self._file.seek(keep_bytes)
+
+    def append(self, content: dict[str, object]) -> None:
+        """Add one line."""
+        with disk_errors("write", self.path):
+            self._file.write(json.dumps(content, separators=(",", ":")).encode() + b"\n")
+
+    def length(self) -> int:
+        """Bytes so far, all of them on disk."""
+        with disk_errors("write", self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    def close(self) -> None:
+        """Flush and close."""
+        with disk_errors("write", self.path):
+            self._file.close()
