@@ -317,7 +317,8 @@ def _compare(made: Plan, source: _Source, out: Path | None, options: Options) ->
             done = read_outcome(path) if path is not None else None
             if done is None:
                 prepared = prepared or source.prepared(seed)
-                done = _execute(made, method, prepared, path and _open_run(made, method, prepared, path), options).outcome
+                folder = _open_run(made, method, prepared, path) if path is not None else None
+                done = _execute(made, method, prepared, folder, options).outcome
             outcomes.append(done)
     order = [method.name for method in made.methods]
     return Comparison(tuple(sorted(outcomes, key=lambda outcome: order.index(outcome.method))))

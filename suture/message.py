@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ class Record:
 
     def _header(self) -> bytes:
         scalars = {name: value for name, value in self.contents() if isinstance(value, Scalar)}
-        layout = [[path, str(t.dtype).removeprefix("torch."), list(t.shape)] for path, t in self.tensors().items()]
+        layout = [[path, _dtype_name(t.dtype), list(t.shape)] for path, t in self.tensors().items()]
         header = {"type": type(self).__name__, "ids": list(self.ids), "scalars": scalars, "tensors": layout}
         return json.dumps(header, separators=(",", ":")).encode()
 
@@ -150,23 +150,24 @@ class Record:
         kind, ids, scalars, tensors = _parse(data)
         if kind != cls.__name__:
             raise IntegrityError(f"expected a {cls.__name__} message, got {kind!r}; it was refused")
-        return cls.from_tensors(ids, scalars, tensors)
+        record = cls.from_tensors(ids, scalars, tensors)
+        for name, value in record.contents():
+            if not _has_client_axis(value, len(ids)):
+                raise IntegrityError(f"{name!r} of a {kind} has no row for each of its clients; it was refused")
+        return record
 
     @classmethod
     def from_tensors(cls, ids: tuple[str, ...], scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Self:
-        """Rebuild a record from `tensors()` and its scalars."""
+        """Rebuild a record from `tensors()` and its scalars; every field must be there and nothing else."""
+        scalars, tensors = dict(scalars), dict(tensors)
         values: dict[str, Value] = {}
-        for item in dataclasses.fields(cls)[1:]:
-            own = {path: t for path, t in tensors.items() if path == item.name or path.startswith(item.name + ".")}
-            prefix = item.name + "."
-            if item.name in scalars:
-                values[item.name] = scalars[item.name]
-            elif set(own) == {item.name}:
-                values[item.name] = own[item.name]
-            elif "Rows" in str(item.type):
-                values[item.name] = Rows(own[prefix + "values"], own[prefix + "ptr"])
-            else:
-                values[item.name] = {path.removeprefix(prefix): tensor for path, tensor in own.items()}
+        for name, kind in _field_types(cls).items():
+            try:
+                values[name] = _take_field(name, kind, scalars, tensors)
+            except (KeyError, TypeError) as error:
+                raise IntegrityError(f"{name!r} of a {cls.__name__} is missing or of another type; refused") from error
+        if scalars or tensors:
+            raise IntegrityError(f"a {cls.__name__} has no {min([*scalars, *tensors])!r}; it was refused")
         return cls(ids=ids, **values)
 
 
@@ -225,29 +226,95 @@ def _concat(name: str, values: Sequence[Value]) -> Value:
     return first
 
 
-def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
-    def refuse(why: str) -> IntegrityError:
-        return IntegrityError(f"malformed message ({why}); it was refused")
+def _field_types(cls: type[Record]) -> dict[str, object]:
+    hints = get_type_hints(cls)
+    return {item.name: hints[item.name] for item in dataclasses.fields(cls)[1:]}
 
+
+def _take_field(name: str, kind: object, scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Value:
+    """One field's value, taken out of what is left."""
+    prefix = f"{name}."
+    if kind is Tensor:
+        return tensors.pop(name)
+    if kind is Rows:
+        return Rows(tensors.pop(prefix + "values"), tensors.pop(prefix + "ptr"))
+    if get_origin(kind) is dict:
+        return {path.removeprefix(prefix): tensors.pop(path) for path in list(tensors) if path.startswith(prefix)}
+    value = scalars.pop(name)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise TypeError(f"{name} must be {kind}, got {value!r}")
+    return value
+
+
+def _has_client_axis(value: Value, clients: int) -> bool:
+    if isinstance(value, Tensor):
+        return value.dim() > 0 and value.shape[0] == clients
+    if isinstance(value, dict):
+        return all(_has_client_axis(tensor, clients) for tensor in value.values())
+    if isinstance(value, Rows):
+        ptr = value.ptr
+        if ptr.dtype not in (torch.int64, torch.int32) or ptr.shape != (clients + 1,) or value.values.dim() == 0:
+            return False
+        return bool(ptr[0] == 0) and bool(ptr[-1] == value.values.shape[0]) and bool((ptr[1:] >= ptr[:-1]).all())
+    return True
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"{dtype} does not travel; convert it to one of {', '.join(DTYPES)}")
+    return name
+
+
+def _refusal(why: str) -> IntegrityError:
+    return IntegrityError(f"malformed message ({why}); it was refused")
+
+
+def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
     if data[:4] != MAGIC:
-        raise refuse("it does not start like one of ours")
+        raise _refusal("it does not start like one of ours")
     end = 8 + int.from_bytes(data[4:8], "little")
     try:
         header = json.loads(data[8:end])
-        layout = [(str(path), DTYPES[dtype], [int(n) for n in shape]) for path, dtype, shape in header["tensors"]]
-        keys = {"type", "ids", "scalars", "tensors"}
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise refuse("its header cannot be read") from error
-    if set(header) != keys or any(n < 0 for _, _, shape in layout for n in shape):
-        raise refuse("its header is not complete")
-    tensors = {}
-    for path, dtype, shape in layout:
+    except (ValueError, RecursionError) as error:
+        raise _refusal("its header cannot be read") from error
+    if not isinstance(header, dict) or set(header) != {"type", "ids", "scalars", "tensors"}:
+        raise _refusal("its header is not complete")
+    kind, ids, scalars, layout = header["type"], header["ids"], header["scalars"], header["tensors"]
+    plain = isinstance(kind, str) and isinstance(scalars, dict) and isinstance(ids, list) and isinstance(layout, list)
+    if not plain or not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids):
+        raise _refusal("its header has entries of another kind")
+    tensors: dict[str, Tensor] = {}
+    for entry in layout:
+        path, dtype, shape = _layout_of(entry)
         size = math.prod(shape) * dtype.itemsize
         if end + size > len(data):
-            raise refuse("it is cut short")
-        chunk = bytearray(data[end : end + size])
-        tensors[path] = torch.frombuffer(chunk, dtype=dtype).view(shape) if size else torch.empty(shape, dtype=dtype)
+            raise _refusal("it is cut short")
+        if path in tensors:
+            raise _refusal("it holds a tensor twice")
+        tensors[path] = _tensor_of(data[end : end + size], dtype, shape)
         end += size
     if end != len(data):
-        raise refuse("it is longer than its header says")
-    return str(header["type"]), tuple(map(str, header["ids"])), dict(header["scalars"]), tensors
+        raise _refusal("it is longer than its header says")
+    return kind, tuple(ids), scalars, tensors
+
+
+def _layout_of(entry: object) -> tuple[str, torch.dtype, list[int]]:
+    if isinstance(entry, list) and len(entry) == 3:
+        path, dtype, shape = entry
+        named = isinstance(path, str) and isinstance(dtype, str) and dtype in DTYPES
+        if named and isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape):
+            return path, DTYPES[dtype], shape
+    raise _refusal("its header does not describe its tensors")
+
+
+def _tensor_of(content: bytes, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    try:
+        if not content:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if dtype is torch.bool and bool((flat > 1).any()):
+            raise _refusal("it holds a truth value that is neither true nor false")
+        return flat.view(dtype).view(shape)
+    except (RuntimeError, OverflowError, TypeError) as error:  # sizes that no tensor can have
+        raise _refusal("its header describes an impossible tensor") from error

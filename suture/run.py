@@ -267,7 +267,8 @@ class _Runner:
         if self.method.one_model:
             deployed = self.method.deploy(journey.best_server, ("shared",))
             shared = deployed if isinstance(deployed, Model) else None
-        on_uncut = shared if shared is not None else journey.best_models
+        tested = shared if shared is not None else journey.best_models
+        on_global = global_accuracy(self.method, self.prepared.uncut, tested, settings, task) if tested is not None else None
         summary = Summary.of(journey.selection.scores)
         outcome = Outcome(
             method=self.method.name,
@@ -278,7 +279,7 @@ class _Runner:
             accuracy_client_mean=summary.client_mean,
             accuracy_weighted=summary.weighted,
             accuracy_worst=summary.worst,
-            accuracy_global=on_uncut and global_accuracy(self.method, self.prepared.uncut, on_uncut, settings, task),
+            accuracy_global=on_global,
             bytes_up=self.ledger.totals["up"],
             bytes_down=self.ledger.totals["down"],
             seconds=journey.seconds,

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 FORMAT = "suture-cut/1"
 _KEYS = {"format", "dataset", "fingerprint", "seed", "settings", "versions", "nodes", "roles", "clients"}
+_CLIENT_KEYS = {"id", "graphless", "nodes", "roles"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def load_manifest(path: Path, data: Data | None = None) -> Cut:
     content = _verified(read_json(path, "manifest"), path)
     try:
         cut = _from_content(content)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise IntegrityError(f"the manifest {path} is inconsistent ({error}): make the cut again") from error
     if data is not None and (found := fingerprint(data)) != cut.fingerprint:
         raise IntegrityError(
@@ -132,12 +133,13 @@ def _to_content(cut: Cut) -> dict[str, object]:
 
 
 def _from_content(content: dict[str, object]) -> Cut:
-    """Raises ValueError, TypeError or KeyError where a well-hashed content is not a cut."""
-    if set(content) != _KEYS:
-        raise ValueError(f"expected the keys {', '.join(sorted(_KEYS))}")
+    """Raises ValueError, TypeError or OverflowError where a well-hashed content is not a cut."""
+    _check_keys(content, _KEYS, "it")
     nodes = _typed(content["nodes"], int, "nodes")
     roles = _roles(content["roles"], nodes)
     clients = [_typed(client, dict, "a client") for client in _typed(content["clients"], list, "clients")]
+    for client in clients:
+        _check_keys(client, _CLIENT_KEYS, "a client")
     ids = tuple(_typed(client["id"], str, "a client's id") for client in clients)
     if not ids or len(set(ids)) != len(ids):
         raise ValueError("client ids must be unique and at least one")
@@ -145,17 +147,19 @@ def _from_content(content: dict[str, object]) -> Cut:
     return Cut(
         partition=Partition(ids, members, tuple(_typed(client["graphless"], bool, "graphless") for client in clients)),
         split=Split(roles, tuple(_roles(c["roles"], len(m)) for c, m in zip(clients, members, strict=True))),
-        settings={
-            name: _typed(part, dict, name) for name, part in _typed(content["settings"], dict, "settings").items()
-        },
+        settings={name: _typed(part, dict, name) for name, part in _typed(content["settings"], dict, "settings").items()},
         seed=_typed(content["seed"], int, "seed"),
         dataset=_typed(content["dataset"], str, "dataset"),
         fingerprint=_typed(content["fingerprint"], str, "fingerprint"),
         versions={
-            name: _typed(value, str, "a version")
-            for name, value in _typed(content["versions"], dict, "versions").items()
+            name: _typed(value, str, "a version") for name, value in _typed(content["versions"], dict, "versions").items()
         },
     )
+
+
+def _check_keys(found: dict[str, object], expected: set[str], owner: str) -> None:
+    if set(found) != expected:
+        raise ValueError(f"{owner} must have the keys {', '.join(sorted(expected))}")
 
 
 def _typed(value: object, kind: type[T], name: str) -> T:

@@ -1,1 +1,1 @@
-
+"""Networks whose layers carry a client axis."""

@@ -7,6 +7,7 @@ Legend: K clients, N nodes, F features, H hidden, C classes.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Backbone(ABC):
         """Fresh weights [1, ...]."""
         widths = self.widths()
         tree: Tree = {}
-        for index, (fan_in, fan_out) in enumerate(zip(widths[:-1], widths[1:], strict=True), start=1):
+        for index, (fan_in, fan_out) in enumerate(itertools.pairwise(widths), start=1):
             tree |= self.init_layer(f"layer{index}", fan_in, fan_out, rng)
         return tree | (layers.linear_init("head", widths[-1], self.classes, rng) if self.settings.head else {})
 
