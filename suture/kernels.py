@@ -71,7 +71,7 @@ class SparseMatrix:
 
     def to_dense(self) -> Tensor:
         """[rows, columns]."""
-        out = torch.zeros(self.rows, self.columns, device=self.val.device)
+        out = self.val.new_zeros(self.rows, self.columns)
         return out.index_put_((self.row, self.col.long()), self.val, accumulate=True)
 
 
@@ -160,10 +160,13 @@ class _SegmentProduct(torch.autograd.Function):
 def _blockwise(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
     if is_tiled(weight_KFH):
         return x_NF @ weight_KFH[0]
-    if segments.equal_size is not None:
-        stacked = x_NF.view(segments.clients, segments.equal_size, -1)
-        return torch.bmm(stacked, weight_KFH).view(segments.total, -1)
     out = x_NF.new_empty(segments.total, weight_KFH.shape[2])
+    if segments.equal_size is not None:
+        # Written into `out`, because autograd forbids changing a view of a result in place, and `activate` does.
+        shape = (segments.clients, segments.equal_size)
+        stacked = x_NF.reshape(*shape, x_NF.shape[1])
+        torch.bmm(stacked, weight_KFH, out=out.view(*shape, weight_KFH.shape[2]))
+        return out
     bounds = segments.bounds
     for k in range(segments.clients):
         torch.mm(x_NF[bounds[k] : bounds[k + 1]], weight_KFH[k], out=out[bounds[k] : bounds[k + 1]])
@@ -173,8 +176,8 @@ def _blockwise(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
 def _outer(x_NF: Tensor, grad_NH: Tensor, segments: Segments) -> Tensor:
     """For each client x_k^T grad_k, [K, F, H]."""
     if segments.equal_size is not None:
-        shape = (segments.clients, segments.equal_size, -1)
-        return torch.bmm(x_NF.view(shape).transpose(1, 2), grad_NH.view(shape))
+        shape = (segments.clients, segments.equal_size)
+        return torch.bmm(x_NF.reshape(*shape, x_NF.shape[1]).mT, grad_NH.view(*shape, grad_NH.shape[1]))
     out = x_NF.new_empty(segments.clients, x_NF.shape[1], grad_NH.shape[1])
     bounds = segments.bounds
     for k in range(segments.clients):
@@ -244,6 +247,8 @@ def activate(
     scale: float = 1.0,
 ) -> Tensor:
     """dropout(relu(h + bias)), overwriting `h_NH`. `kept` [N, H] is the dropout mask, `scale` its 1 / (1 - p)."""
+    if kept is not None and not relu:
+        raise ValueError("activate drops units after a ReLU only: its backward pass reads the mask from the output")
     result: Tensor = _Activate.apply(h_NH, bias_KH, segments, relu, kept, scale)  # type: ignore[no-untyped-call]
     return result
 

@@ -6,7 +6,7 @@ weights, row k of every gradient is client k's own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -112,6 +112,11 @@ def _optimizer(leaves: list[Tensor], settings: TrainingSettings) -> torch.optim.
     if settings.optimizer == "adam":
         return torch.optim.Adam(leaves, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
     return torch.optim.SGD(leaves, lr=settings.lr, weight_decay=settings.weight_decay)
+
+
+def sum_terms(terms: Mapping[str, Tensor]) -> Tensor:
+    """The loss of each client [K] from its named terms."""
+    return torch.stack(list(terms.values())).sum(0)
 
 
 Objective = Callable[[Tree, Batch], Tensor]

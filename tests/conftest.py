@@ -12,7 +12,7 @@ import torch
 from torch_geometric.data import Data
 
 from suture.errors import DataError
-from suture.graph import datasets
+from suture.graph import datasets, source_cache
 
 IN_REGISTRY = ("cora", "citeseer", "pubmed")
 
@@ -32,7 +32,7 @@ def data_root() -> Path:
 def dataset(data_root: Path) -> Callable[[str], Data]:
     """A graph by name; the test is skipped if it cannot be had. Do not write into its tensors: tests share them."""
     loaded: dict[str, Data] = {}
-    may_fetch = data_root == datasets.source_cache.cache_folder()
+    may_fetch = data_root == source_cache.cache_folder()
 
     def load(name: str) -> Data:
         if name not in loaded:

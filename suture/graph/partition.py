@@ -85,7 +85,7 @@ def _drawn_clients(data: Data, settings: PartitionSettings, seed: int) -> list[N
 
 def _check_enough_nodes(data: Data, parts: int, clients: int) -> None:
     if parts > data.num_nodes:
-        wanted = f"{parts} parts for {clients} clients" if parts != clients else f"{clients} clients"
+        wanted = f"{clients} clients" if parts == clients else f"the {parts} METIS parts of {clients} clients"
         raise PartitionError(f"the graph has {data.num_nodes} nodes, too few for {wanted}: use fewer clients")
 
 
@@ -134,19 +134,17 @@ def _communities(data: Data, rng: Generator) -> list[Nodes]:
 
 
 def _metis(data: Data, settings: PartitionSettings, rng: Generator) -> list[Nodes]:
-    return _metis_parts(data, settings.clients, rng)
+    return _metis_parts(data, settings.clients, settings.clients, rng)
 
 
 def _metis_overlap(data: Data, settings: PartitionSettings, rng: Generator) -> list[Nodes]:
     """Several clients sample the nodes of the same METIS part (FED-PUB, B.1)."""
     clients, copies, fraction = settings.clients, settings.overlap_copies, settings.overlap_fraction
     if copies < 1 or clients % copies:
-        raise PartitionError(
-            f"partition.clients must be a multiple of partition.overlap_copies, got {clients} and {copies}"
-        )
+        raise PartitionError(f"partition.clients must be a multiple of partition.overlap_copies, got {clients} and {copies}")
     if not 0 < fraction <= 1:
         raise ConfigError(f"partition.overlap_fraction must be in (0, 1], got {fraction}")
-    parts = _metis_parts(data, clients // copies, rng)
+    parts = _metis_parts(data, clients // copies, clients, rng)
     smallest = min(len(part) for part in parts)
     if int(fraction * smallest) < 1:
         raise PartitionError(
@@ -154,20 +152,17 @@ def _metis_overlap(data: Data, settings: PartitionSettings, rng: Generator) -> l
             f"use fewer clients or a larger partition.overlap_fraction"
         )
     return [
-        np.sort(rng.choice(part, size=int(fraction * len(part)), replace=False))
-        for part in parts
-        for _ in range(copies)
+        np.sort(rng.choice(part, size=int(fraction * len(part)), replace=False)) for part in parts for _ in range(copies)
     ]
 
 
 def _imbalanced(data: Data, settings: PartitionSettings, rng: Generator) -> list[Nodes]:
     """Twice as many METIS parts as clients, merged unevenly at random (FED-PUB, Figure 12)."""
     sizes = _uneven_sizes(settings.clients)
-    parts = _metis_parts(data, sum(sizes), rng)
+    parts = _metis_parts(data, sum(sizes), settings.clients, rng)
     shuffled = rng.permutation(len(parts))
     return [
-        np.sort(np.concatenate([parts[part] for part in chosen]))
-        for chosen in np.split(shuffled, np.cumsum(sizes)[:-1])
+        np.sort(np.concatenate([parts[part] for part in chosen])) for chosen in np.split(shuffled, np.cumsum(sizes)[:-1])
     ]
 
 
@@ -179,8 +174,8 @@ def _uneven_sizes(clients: int) -> list[int]:
     return [1 + more for more in (extra + [0] * clients)[:clients]]
 
 
-def _metis_parts(data: Data, parts: int, rng: Generator) -> list[Nodes]:
-    _check_enough_nodes(data, parts, parts)
+def _metis_parts(data: Data, parts: int, clients: int, rng: Generator) -> list[Nodes]:
+    _check_enough_nodes(data, parts, clients)
     u, v = undirected_edges(data).T
     nodes = int(data.num_nodes)
     ones = np.ones(2 * len(u), dtype=np.int8)
@@ -257,9 +252,7 @@ def _given_clients(data: Data, file: str) -> tuple[list[str], list[Nodes]]:
     if file:
         return _group_by_name(*_read_assignment(Path(file), int(data.num_nodes)))
     if "client" not in data:
-        raise PartitionError(
-            "the partition kind 'file' needs partition.file, because this graph has no `client` attribute"
-        )
+        raise PartitionError("the partition kind 'file' needs partition.file, because this graph has no `client` attribute")
     client = data.client
     if client.dim() != 1 or len(client) != data.num_nodes or client.is_floating_point() or int(client.min()) < 0:
         raise PartitionError(
@@ -300,9 +293,7 @@ def _read_assignment(path: Path, nodes: int) -> tuple[Nodes, list[str]]:
         raise PartitionError(f"cannot read the client assignment {path}: {error}") from error
     width = len(rows[0]) if rows else 0
     if width not in (1, 2):
-        raise PartitionError(
-            f"{path} must hold one client per line, or lines 'node,client'; its first line has {width}"
-        )
+        raise PartitionError(f"{path} must hold one client per line, or lines 'node,client'; its first line has {width}")
     first_line = 2 if [cell.lower() for cell in rows[0]] == ["node", "client"] else 1
     rows = rows[first_line - 1 :]
     for line, row in enumerate(rows, first_line):
@@ -311,9 +302,7 @@ def _read_assignment(path: Path, nodes: int) -> tuple[Nodes, list[str]]:
             raise PartitionError(f"{path} line {line} must hold {expected}, got {','.join(row)!r}")
     if width == 1:
         if len(rows) != nodes:
-            raise PartitionError(
-                f"{path} has {len(rows)} lines; expected {nodes}, one client for each node of the graph"
-            )
+            raise PartitionError(f"{path} has {len(rows)} lines; expected {nodes}, one client for each node of the graph")
         return np.arange(nodes), [row[0] for row in rows]
     return _checked_nodes(path, rows, first_line, nodes), [row[1] for row in rows]
 

@@ -117,12 +117,8 @@ def _check_training_nodes(partition: Partition, client_roles: list[Roles], setti
     bare = [k for k, roles in enumerate(client_roles) if not (roles == Role.TRAIN).any()]
     if bare:
         names = ", ".join(partition.ids[k] for k in bare[:5]) + (", ..." if len(bare) > 5 else "")
-        remedy = (
-            "fewer clients or a split drawn here"
-            if settings.scope == "given"
-            else "fewer clients, a larger split.train"
-        )
+        change = "another split.scope" if settings.scope == "given" else "a larger split.train"
         raise PartitionError(
             f"{len(bare)} of {len(partition.ids)} clients have no training node ({names}; the first has "
-            f"{len(client_roles[bare[0]])} nodes): use {remedy} or another seed"
+            f"{len(client_roles[bare[0]])} nodes): use fewer clients, {change} or another seed"
         )

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from suture.message import Message, Model, Nothing, Record
 from suture.method import Clients, Cohort, Method, Phase, Task, step
-from suture.train import Batch, Moments, fresh_moments, train_locally
+from suture.train import Batch, Moments, fresh_moments, sum_terms, train_locally
 from suture.tree import Tree, mean, tile
 
 SERVER = ("server",)
@@ -62,9 +62,9 @@ class FedAvg(Method[Server, Kept]):
         """Parameters that travel: all of them."""
         return list(self.initial_params(task))
 
-    def objective(self, params: Tree, batch: Batch, received: Tree, task: Task) -> Tensor:
-        """What a client minimises, one value a client [K]."""
-        return batch.cross_entropy(self.backbone(task), params)
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+        """What a client minimises: the sum of these, each one value a client [K]."""
+        return {"cross-entropy": batch.cross_entropy(self.backbone(task), params)}
 
     def init_server(self, task: Task) -> Server:
         """The shared part of the initial model."""
@@ -99,7 +99,7 @@ class FedAvg(Method[Server, Kept]):
             clients.graph,
             start,
             kept,
-            lambda p, batch: self.objective(p, batch, start, clients.task),
+            lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients.task)),
             self.training,
             clients.rng,
             self.backbone(clients.task).frozen_names(),

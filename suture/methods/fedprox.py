@@ -36,6 +36,7 @@ class FedProx(FedAvg):
         if self.mu < 0:
             raise ConfigError(f"fedprox.mu must be >= 0, got {self.mu}")
 
-    def objective(self, params: Tree, batch: Batch, received: Tree, task: Task) -> Tensor:
-        """Cross-entropy plus the proximal term."""
-        return super().objective(params, batch, received, task) + self.mu / 2 * squared_distance(params, received)
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+        """Cross-entropy plus the proximal term (whose gradient is zero in the first of a round's local steps)."""
+        proximal = self.mu / 2 * squared_distance(params, received)
+        return super().loss_terms(params, batch, received, task) | {"proximal": proximal}

@@ -6,7 +6,8 @@ method works on them; only the batched speed of the built-in backbones is given 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,35 +22,54 @@ ModuleFactory = Callable[[int, int], nn.Module]
 """(number of features, number of classes) to a fresh module."""
 
 
+@contextmanager
+def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Modules draw from the global generators, so these are seeded inside and put back after."""
+    cuda = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed & (2**63 - 1))
+        if cuda:
+            torch.cuda.manual_seed(seed & (2**63 - 1))
+        yield
+
+
 @dataclass(frozen=True)
 class ModuleBackbone(Backbone):
     """A user's module behind the interface of the built-in backbones."""
 
     factory: ModuleFactory
 
+    def build(self, seed: int = 0) -> nn.Module:
+        """A fresh module."""
+        with _seeded(seed):
+            return self.factory(self.features, self.classes)
+
     def init(self, rng: torch.Generator) -> Tree:
-        """The module's own initial values, under a forked global generator so that nothing outside notices."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(rng.initial_seed() & (2**63 - 1))
-            state = self.factory(self.features, self.classes).state_dict()
-        return {name: value.unsqueeze(0).clone() for name, value in state.items() if value.is_floating_point()}
+        """The module's own initial values. Tied parameters appear once, under their first name."""
+        module = self.build(rng.initial_seed())
+        distinct = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+        return {
+            name: value.unsqueeze(0).clone()
+            for name, value in module.state_dict().items()
+            if value.is_floating_point() and name in distinct
+        }
 
     def frozen_names(self) -> frozenset[str]:
-        """Buffers: they travel and are averaged, but no gradient reaches them."""
-        return frozenset(name for name, _ in self.factory(self.features, self.classes).named_buffers())
+        """Buffers and parameters the user has frozen: they travel and are averaged, but no gradient reaches them."""
+        module = self.build()
+        buffers = {name for name, _ in module.named_buffers()}
+        return frozenset(buffers | {name for name, value in module.named_parameters() if not value.requires_grad})
 
     def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
         """Class scores [N, C], one forward pass a client."""
-        module = self.factory(self.features, self.classes).train(rng is not None)
+        module = self.build().to(graph.device).train(rng is not None)
         x, bounds = graph.x.dense(), graph.segments.bounds
         owner = graph.segments.client[graph.edge_index[1]]
         outputs = []
         for k in range(len(graph.ids)):
             own = {name: value[k] for name, value in params.items()}
             edges = graph.edge_index[:, owner == k] - bounds[k]
-            with torch.random.fork_rng(devices=[]):
-                if rng is not None:
-                    torch.manual_seed(int(rng.keys[k]) & (2**63 - 1))
+            with _seeded(0 if rng is None else int(rng.keys[k]), graph.device):
                 outputs.append(torch.func.functional_call(module, own, (x[bounds[k] : bounds[k + 1]], edges)))
         return torch.cat(outputs)
 

@@ -64,8 +64,9 @@ def sample_neighbours(
     owner = graph.segments.client[nodes][candidates.row]
     counts = torch.bincount(owner, minlength=len(graph.ids))
     ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    # A random order inside every row; the first `fanout` of each row are a draw without replacement.
-    order = torch.argsort(candidates.row + rng.uniform(ptr).squeeze(1))
+    # A random order inside every row; the first `fanout` of each row are a draw without replacement. Integer keys and a
+    # stable sort, because the rounding of row + uniform would depend on where a client stands in the batch.
+    order = torch.argsort((candidates.row << 32) | (rng.bits(ptr).squeeze(1) & 0xFFFFFFFF), stable=True)
     place = torch.arange(order.numel(), device=nodes.device) - candidates.rowptr[candidates.row].long()
     chosen = order[place < fanout]
     return candidates.row[chosen], candidates.col[chosen].long()

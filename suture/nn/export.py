@@ -1,0 +1,124 @@
+"""Trained models as plain PyTorch Geometric modules, for people who do not have Suture.
+
+`to_pyg` gives a `torch_geometric.nn.Sequential` of stock layers, called as `module(x, edge_index)`; `state_for_pyg` is its
+state dict, fit for a safetensors file. A user's own module comes back as itself, with the trained values.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv, Sequential
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from suture.errors import ConfigError
+from suture.nn.backbones import make_backbone
+from suture.nn.module import ModuleBackbone, ModuleFactory
+from suture.settings import ModelSettings
+from suture.tree import Tree
+
+WITH_EDGES = "x, edge_index -> x"
+WITHOUT_EDGES = "x -> x"
+
+# Our name of a layer's part to PyG's.
+PARTS = {
+    "gcn": {"weight": "lin.weight", "bias": "bias"},
+    "sage": {"self": "lin_r.weight", "neighbour": "lin_l.weight", "bias": "lin_l.bias"},
+    "gat": {"weight": "lin.weight", "source": "att_src", "target": "att_dst", "bias": "bias"},
+    "mlp": {"weight": "weight", "bias": "bias"},
+    "gprgnn": {"weight": "weight", "bias": "bias"},
+}
+
+
+class GprPropagation(nn.Module):
+    r"""sum_j gamma_j \hat A^j x, the last step of GPR-GNN, which has no stock layer in PyG. Shape: gamma [hops + 1]."""
+
+    def __init__(self, hops: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(hops + 1))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Propagate `x` [N, C]."""
+        (source, target), weight = gcn_norm(edge_index, num_nodes=x.shape[0], dtype=x.dtype)
+        out = self.gamma[0] * x
+        for gamma in self.gamma[1:]:
+            x = torch.zeros_like(x).index_add(0, target, weight.unsqueeze(1) * x[source])
+            out = out + gamma * x
+        return out
+
+
+def to_pyg(params: Tree, settings: ModelSettings, features: int, classes: int, row: int = 0) -> nn.Module:
+    """The model in one row of `params` as a PyG module, in evaluation mode."""
+    state = state_for_pyg(params, settings, row)
+    # On the meta device nothing is drawn or allocated before the trained values move in.
+    with torch.device("meta"):
+        module: nn.Module = Sequential("x, edge_index", _layers(params, settings, features, classes))
+    try:
+        module.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"these parameters are not those of a {settings.kind} with {settings.layers} layers, {features} features and "
+            f"{classes} classes; export a model with the settings it was trained with"
+        ) from error
+    return module.eval()
+
+
+def state_for_pyg(params: Tree, settings: ModelSettings, row: int = 0) -> dict[str, Tensor]:
+    """The state dict of `to_pyg`'s module, such as `layer1.lin.weight`; the tensors are copies."""
+    return {
+        _pyg_name(name, settings.kind): _pyg_layout(name, value[row]).detach().clone().contiguous()
+        for name, value in params.items()
+    }
+
+
+def to_module(params: Tree, factory: ModuleFactory, features: int, classes: int, row: int = 0) -> nn.Module:
+    """A user's own module with the values in one row of `params`, in evaluation mode."""
+    module = ModuleBackbone(ModelSettings(), features, classes, factory).build()
+    trained = {name: value[row].detach() for name, value in params.items()}
+    module.load_state_dict(module.state_dict() | trained)
+    return module.eval()
+
+
+def _pyg_name(name: str, kind: str) -> str:
+    layer, _, part = name.partition(".")
+    if layer in ("head", "hops"):
+        return name
+    if not layer.startswith("layer") or part not in PARTS[kind]:
+        raise ConfigError(f"parameter {name!r} is no part of a {kind} model, so it cannot be exported to PyG")
+    return f"{layer}.{PARTS[kind][part]}"
+
+
+def _pyg_layout(name: str, value: Tensor) -> Tensor:
+    if name.endswith((".weight", ".self", ".neighbour")):
+        return value.flatten(1).T  # torch stores [out, in]
+    return value.unsqueeze(0) if name.endswith((".source", ".target")) else value
+
+
+def _layers(params: Tree, settings: ModelSettings, features: int, classes: int) -> OrderedDict[str, object]:
+    steps: OrderedDict[str, object] = OrderedDict()
+    widths = make_backbone(settings, features, classes).widths()
+    for index, (fan_in, fan_out) in enumerate(pairwise(widths), start=1):
+        steps[f"layer{index}"] = _layer(f"layer{index}", params, settings.kind, fan_in, fan_out)
+        if index < settings.layers:
+            steps[f"relu{index}"] = nn.ReLU()
+            steps[f"dropout{index}"] = nn.Dropout(settings.dropout)
+    if settings.head:
+        steps["relu"] = nn.ReLU()
+        steps["head"] = nn.Linear(widths[-1], classes)
+    if settings.kind == "gprgnn":
+        steps["hops"] = (GprPropagation(settings.hops), WITH_EDGES)
+    return steps
+
+
+def _layer(name: str, params: Tree, kind: str, fan_in: int, fan_out: int) -> tuple[nn.Module, str]:
+    if kind == "gcn":
+        return GCNConv(fan_in, fan_out), WITH_EDGES
+    if kind == "sage":
+        return SAGEConv(fan_in, fan_out), WITH_EDGES
+    if kind == "gat":
+        heads = params[f"{name}.source"].shape[1]
+        return GATConv(fan_in, fan_out // heads, heads), WITH_EDGES
+    return nn.Linear(fan_in, fan_out), WITHOUT_EDGES
