@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "global")
 IN_MEMORY = "in-memory"
 COMPARISON = "compare.json"
 RUN = "run.json"
+ASKED = {"dataset": str, "methods": list, "seeds": list, "own_module": bool, "threads": int, "chunk": int}
+"""What both of these files hold."""
 
 
 @dataclass(frozen=True)
@@ -189,15 +191,23 @@ def plan(
     config: Path | None = None,
 ) -> Plan:
     """Resolve and check every name and value, without touching data or disk."""
+    if dataset != IN_MEMORY:
+        datasets.about(dataset)
     classes = [method_class(name) for name in methods]
-    if not classes:
-        raise ConfigError(f"no method was given; choose some of {', '.join(METHODS)}")
     fields = {name: own_fields(kind) for name, kind in METHODS.items()}
     resolved = resolve(protocol, dataset, overrides, config_file=config, clients=clients, method_fields=fields)
     settings = resolved.protocol
     built = tuple(_build(kind, resolved) for kind in classes)
     chosen = tuple(seeds) if seeds is not None else settings.seeds
-    return Plan(dataset, settings, resolved, built, chosen)
+    _check_list("methods", methods)
+    _check_list("seeds", chosen)
+    settings = replace(settings, seeds=chosen)
+    return Plan(dataset, settings, replace(resolved, protocol=settings), built, chosen)
+
+
+def _check_list(what: str, given: Sequence[object]) -> None:
+    if not given or len(set(given)) < len(given):
+        raise ConfigError(f"{what} must be one or several, all different, got {', '.join(map(str, given)) or 'none'}")
 
 
 def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
@@ -230,11 +240,12 @@ def run(
     `data` is a dataset's name or a PyG graph; `model`, if given, builds your own module from (features, classes).
     """
     options = options or Options()
-    made = plan(_name(data), [method], protocol=protocol, clients=clients, overrides=overrides, config=config)
-    seed = made.seeds[0] if seed is None else seed
+    seeds = None if seed is None else [seed]
+    made = plan(_name(data), [method], protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
+    made = replace(made, seeds=made.seeds[:1])
     source = _Source(made, data, manifest, model, options)
-    prepared = source.prepared(seed)
-    folder = _new_run(made, made.methods[0], prepared, out) if out is not None else None
+    prepared = source.prepared(made.seeds[0])
+    folder = _new_run(made, made.methods[0], prepared, out, options) if out is not None else None
     return _execute(made, made.methods[0], prepared, folder, options)
 
 
@@ -271,7 +282,9 @@ def resume(
     options = options or Options()
     single = not (path / COMPARISON).exists()
     asked = read_asked(path)
-    made = _plan_of(path, asked)
+    made = read_plan(path)
+    # Checkpoints hold the clients' states chunk by chunk.
+    options = replace(options, chunk=asked["chunk"])
     if asked["dataset"] == IN_MEMORY and data is None:
         raise DataError(f"the graph of {path} was given in memory; call suture.resume(path, data) with the same graph")
     if asked["own_module"] and model is None:
@@ -317,7 +330,7 @@ def _compare(made: Plan, source: _Source, out: Path | None, options: Options) ->
             done = read_outcome(path) if path is not None else None
             if done is None:
                 prepared = prepared or source.prepared(seed)
-                folder = _open_run(made, method, prepared, path) if path is not None else None
+                folder = _open_run(made, method, prepared, path, options) if path is not None else None
                 done = _execute(made, method, prepared, folder, options).outcome
             outcomes.append(done)
     order = [method.name for method in made.methods]
@@ -342,13 +355,16 @@ def _execute(made: Plan, method: Method[Any, Any], prepared: Prepared, folder: R
     return Result(finished.outcome, finished, folder.path if folder is not None else None)
 
 
-def _asked(made: Plan, methods: Sequence[str], seeds: Sequence[int], own_module: bool) -> dict[str, object]:
+def _asked(
+    made: Plan, methods: Sequence[str], seeds: Sequence[int], own_module: bool, options: Options
+) -> dict[str, object]:
     return {
         "dataset": made.dataset,
         "methods": list(methods),
         "seeds": list(seeds),
         "own_module": own_module,
         "threads": torch.get_num_threads(),
+        "chunk": options.chunk,
     }
 
 
@@ -359,7 +375,7 @@ def _new_comparison(made: Plan, source: _Source, out: Path) -> None:
     if source.given is not None:
         save_manifest(source.given, out / "manifest.json")
     names = [method.name for method in made.methods]
-    write_json(out / COMPARISON, _asked(made, names, made.seeds, source.module is not None))
+    write_json(out / COMPARISON, _asked(made, names, made.seeds, source.module is not None, source.options))
 
 
 def _refuse_used(out: Path) -> None:
@@ -367,15 +383,15 @@ def _refuse_used(out: Path) -> None:
         raise ConfigError(f"{out} holds a run already; continue it with `suture resume {out}` or choose another folder")
 
 
-def _new_run(made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path) -> RunFolder:
+def _new_run(made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, options: Options) -> RunFolder:
     _refuse_used(path)
-    asked = _asked(made, [method.name], [prepared.task.seed], prepared.task.module is not None)
+    asked = _asked(made, [method.name], [prepared.task.seed], prepared.task.module is not None, options)
     return RunFolder.create(path, asked, to_toml(made.resolved), prepared.cut)
 
 
-def _open_run(made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path) -> RunFolder:
+def _open_run(made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, options: Options) -> RunFolder:
     """A run of a comparison: begun before the comparison was interrupted, or new."""
-    return RunFolder(path) if (path / RUN).exists() else _new_run(made, method, prepared, path)
+    return RunFolder(path) if (path / RUN).exists() else _new_run(made, method, prepared, path, options)
 
 
 def read_asked(path: Path) -> dict[str, Any]:
@@ -383,14 +399,16 @@ def read_asked(path: Path) -> dict[str, Any]:
     for name in (COMPARISON, RUN):
         if (path / name).exists():
             asked = read_json(path / name, "run description")
-            if not {"dataset", "methods", "seeds", "own_module", "threads"} <= set(asked):
+            if any(not isinstance(asked.get(key), kind) for key, kind in ASKED.items()):
                 raise IntegrityError(f"{path / name} is not complete; it is damaged, start the run anew")
             return asked
     raise ConfigError(f"{path} holds no run: neither {RUN} nor {COMPARISON} is there; give the folder of a run")
 
 
-def _plan_of(path: Path, asked: dict[str, Any]) -> Plan:
-    return plan(str(asked["dataset"]), asked["methods"], protocol=path / "config.toml", seeds=asked["seeds"])
+def read_plan(path: Path) -> Plan:
+    """The plan of a run or comparison folder."""
+    asked = read_asked(path)
+    return plan(asked["dataset"], asked["methods"], protocol=path / "config.toml", seeds=asked["seeds"])
 
 
 def read_outcome(path: Path) -> Outcome | None:

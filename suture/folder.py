@@ -13,14 +13,13 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from suture.checkpoint import load_checkpoint, save_checkpoint, save_models
-from suture.graph.cut import Cut, save_manifest
+from suture.graph.cut import Cut, installed_version, save_manifest
 from suture.message import Model, Record
 from suture.method import Method
 from suture.storage import LineFile, disk_errors, make_folder, read_json, write_atomically, write_json
@@ -34,11 +33,11 @@ MIN_SECONDS_BETWEEN_CHECKPOINTS = 2.0
 def environment() -> dict[str, object]:
     """Where a run was computed."""
     return {
-        "suture": version("suture-fl"),
+        "suture": installed_version("suture-fl"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: installed_version(name) for name in PACKAGES},
     }
 
 

@@ -138,6 +138,31 @@ def sparse_product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
     return result
 
 
+class _StackedProduct(torch.autograd.Function):
+    """Sparse features times K weights.
+
+    While all clients still hold the same weights (the first step after a broadcast) the product reads one copy of them,
+    which stays in cache; gradients are each client's own all the same.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, plain: SparseMatrix, stacked: SparseMatrix, weight_KFH: Tensor) -> Tensor:
+        ctx.stacked, ctx.shape = stacked, weight_KFH.shape
+        if is_tiled(weight_KFH):
+            return plain.times(weight_KFH[0].contiguous())
+        return stacked.times(weight_KFH.reshape(-1, weight_KFH.shape[2]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, ctx.stacked.transposed.times(grads[0].contiguous()).view(ctx.shape)
+
+
+def stacked_product(plain: SparseMatrix, stacked: SparseMatrix, weight_KFH: Tensor) -> Tensor:
+    """Rows of `plain` times each owner's weight; `stacked` is `plain` with column f of client k at k * F + f."""
+    result: Tensor = _StackedProduct.apply(plain, stacked, weight_KFH)  # type: ignore[no-untyped-call]
+    return result
+
+
 class _SegmentProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:

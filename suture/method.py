@@ -180,7 +180,7 @@ def score(graph: GraphBatch, logits_NC: Tensor) -> Scores:
     cell = graph.segments.client * 4 + graph.role
     right = torch.bincount(cell[logits_NC.argmax(1) == graph.y], minlength=4 * clients).view(clients, 4)[:, 1:]
     total = torch.bincount(cell, minlength=4 * clients).view(clients, 4)[:, 1:]
-    nodes = graph.train_nodes
+    nodes = graph.train.nodes
     loss = torch.nn.functional.cross_entropy(logits_NC[nodes], graph.y[nodes], reduction="none")
     sums = loss.new_zeros(clients).index_add(0, graph.segments.client[nodes], loss)
     return Scores(graph.ids, right, total, sums / graph.num_train.clamp_min(1))

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,16 +39,16 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the target, flush to disk, rename: a reader sees the old file or the new one, never a part."""
     with disk_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
         try:
-            with os.fdopen(handle, "wb") as file:
+            with name.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                name.unlink()
             raise
 
 

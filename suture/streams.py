@@ -81,6 +81,8 @@ class Streams:
 
     def bytes_below(self, threshold: int, ptr: Tensor, width: int) -> Tensor:
         """True with probability threshold / 256, bool [N, width]: a mask at one random byte an element."""
+        if threshold >= 256:  # which a byte could not be compared with
+            return torch.ones(int(ptr[-1]), width, dtype=torch.bool, device=ptr.device)
         words = self.bits(ptr, -(-width // 8))
         return (words.view(torch.uint8) < threshold)[:, :width]
 

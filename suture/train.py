@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suture.graph.batch import GraphBatch
-from suture.kernels import Segments, client_sum
+from suture.graph.batch import GraphBatch, View
+from suture.kernels import client_sum
 from suture.nn.backbones import Backbone, Sage
 from suture.nn.sampler import SampledBatch, sample_batch
 from suture.settings import TrainingSettings
@@ -26,44 +26,46 @@ Moments = Tree
 
 @dataclass(frozen=True)
 class Batch:
-    """Training nodes of one optimiser step: flat positions [B] sorted by client, and the stream that drops units."""
+    """Training nodes of one optimiser step, and the stream that drops units."""
 
     graph: GraphBatch
-    nodes: Tensor
-    segments: Segments
+    view: View
     rng: Streams
     sampled: SampledBatch | None = None
+
+    @property
+    def counts(self) -> Tensor:
+        """Nodes of each client in the batch, int64 [K]."""
+        return self.view.segments.ptr.diff()
 
     def logits(self, backbone: Backbone, params: Tree) -> Tensor:
         """Class scores [B, C] with dropout on."""
         if self.sampled is not None and isinstance(backbone, Sage):
             return backbone.sampled_logits(params, self.sampled, self.rng)
-        return backbone.logits(params, self.graph, self.rng)[self.nodes]
+        return backbone.logits(params, self.graph, self.rng, self.view)
 
     def cross_entropy(self, backbone: Backbone, params: Tree) -> Tensor:
         """Mean cross-entropy of each client's nodes in the batch, [K]; zero for a client without any."""
         logits = self.logits(backbone, params)
-        loss = torch.nn.functional.cross_entropy(logits, self.graph.y[self.nodes], reduction="none")
-        return client_sum(loss, self.segments) / self.segments.ptr.diff().clamp_min(1)
+        loss = torch.nn.functional.cross_entropy(logits, self.graph.y[self.view.nodes], reduction="none")
+        return client_sum(loss, self.view.segments) / self.counts.clamp_min(1)
 
 
 def batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:
     """One epoch. Mini-batch b holds the b-th batch of every client that has so many."""
-    nodes, segments = graph.train_nodes, graph.train_segments
+    nodes, segments = graph.train.nodes, graph.train.segments
     if settings.batch_size == 0:
-        yield Batch(graph, nodes, segments, rng.fork("dropout"))
+        yield Batch(graph, graph.train, rng.fork("dropout"))
         return
     shuffled = nodes[rng.fork("shuffle").shuffle(segments.ptr)]
     place = torch.arange(nodes.numel(), device=graph.device) - segments.ptr[:-1][segments.client]
     number = place // settings.batch_size
     for b in range(int(number.max()) + 1 if nodes.numel() else 0):
         chosen = shuffled[number == b]
-        counts = torch.bincount(graph.segments.client[chosen], minlength=len(graph.ids))
-        part = Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
         sampled = None
         if settings.fanouts:
             sampled = sample_batch(graph, chosen, settings.fanouts, rng.fork("sample", b), replace=settings.replace)
-        yield Batch(graph, chosen, part, rng.fork("dropout", b), sampled)
+        yield Batch(graph, View(graph, chosen), rng.fork("dropout", b), sampled)
 
 
 def fresh_moments(params: Tree, settings: TrainingSettings) -> Moments:
@@ -137,20 +139,25 @@ def train_locally(
     The arguments are left untouched. Parameters named in `frozen` get no gradient.
     """
     clients = len(graph.ids)
-    params = {name: value.expand(clients, *value.shape[1:]).clone() for name, value in start.items()}
+    # Still one copy for all if the server sent everybody the same: the first step then reads less memory.
+    params = {name: value.expand(clients, *value.shape[1:]) for name, value in start.items()}
+    # Frozen entries are a module's buffers, which a forward pass may overwrite.
+    params |= {name: params[name].clone() for name in frozen}
     moments = {name: value.clone() for name, value in moments.items()}
     trained = [name for name in params if name not in frozen]
     loss_sum = torch.zeros(clients, device=graph.device)
+    first_step = True
     for epoch in range(settings.local_epochs):
         loss_sum, seen = torch.zeros(clients, device=graph.device), torch.zeros(clients, device=graph.device)
         for batch in batches(graph, settings, rng.fork("epoch", epoch)):
             for name in trained:
-                params[name].requires_grad_()
+                params[name] = params[name].detach().requires_grad_()
             loss = objective(params, batch)
             grads = torch.autograd.grad(loss.sum(), [params[name] for name in trained], materialize_grads=True)
             for name in trained:
-                params[name] = params[name].detach()
-            active = batch.segments.ptr.diff() > 0
+                params[name] = params[name].detach().clone() if first_step else params[name].detach()
+            first_step = False
+            active = batch.counts > 0
             optimise(params, dict(zip(trained, grads, strict=True)), moments, active, settings)
             loss_sum += loss.detach() * active
             seen += active

@@ -1,4 +1,7 @@
+# mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
@@ -74,7 +77,7 @@ class TestSparseMatrix:
         matrix = SparseMatrix.from_coo(nothing, nothing, torch.empty(0), (3, 2))
         dense = torch.ones(2, 4, requires_grad=True)
         out = sparse_product(matrix, dense)
-        out.sum().backward()  # type: ignore[no-untyped-call]
+        out.sum().backward()
         assert torch.equal(out, torch.zeros(3, 4))
         assert dense.grad is not None and torch.equal(dense.grad, torch.zeros(2, 4))
 
@@ -85,7 +88,7 @@ class TestSparseMatrix:
     def test_sparse_product_takes_a_gradient_that_is_not_contiguous(self) -> None:
         dense = random_sparse(4, 5)
         other = normal(5, 3).requires_grad_()
-        (sparse_product(from_dense(dense), other).T.contiguous() * normal(3, 4)).sum().backward()  # type: ignore[no-untyped-call]
+        (sparse_product(from_dense(dense), other).T.contiguous() * normal(3, 4)).sum().backward()
         assert other.grad is not None
         torch.testing.assert_close(other.grad, dense.T @ normal(3, 4).T)
 
@@ -106,7 +109,7 @@ class TestSegments:
     @every_ptr
     def test_sums(self, ptr: list[int]) -> None:
         segments, values = Segments(torch.tensor(ptr)), normal(9, 4)
-        expected = torch.stack([values[a:b].sum(0) for a, b in zip(ptr[:-1], ptr[1:], strict=True)])
+        expected = torch.stack([values[a:b].sum(0) for a, b in itertools.pairwise(ptr)])
         torch.testing.assert_close(segments.sum(values), expected)
         torch.testing.assert_close(client_sum(values[:, 0], segments), expected[:, 0])
 
@@ -136,9 +139,7 @@ class TestSegmentProduct:
     def test_gradient_of_a_tiled_weight_is_summed_over_clients(self, ptr: list[int]) -> None:
         segments = Segments(torch.tensor(ptr))
         inputs = (normal(9, 4).requires_grad_(), normal(1, 4, 3, seed=1).requires_grad_())
-        assert torch.autograd.gradcheck(
-            lambda x, w: segment_product(x, w.expand(segments.clients, 4, 3), segments), inputs
-        )
+        assert torch.autograd.gradcheck(lambda x, w: segment_product(x, w.expand(segments.clients, 4, 3), segments), inputs)
 
     def test_rows_that_are_not_contiguous(self) -> None:
         segments = Segments(torch.tensor([0, 3, 6, 9]))
@@ -150,7 +151,7 @@ class TestSegmentProduct:
     def test_nobody_has_a_row(self) -> None:
         segments, weight = Segments(torch.tensor([0, 0, 0])), torch.ones(2, 4, 3, requires_grad=True)
         out = segment_product(torch.empty(0, 4), weight, segments)
-        out.sum().backward()  # type: ignore[no-untyped-call]
+        out.sum().backward()
         assert out.shape == (0, 3)
         assert weight.grad is not None and not weight.grad.any()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -77,9 +78,7 @@ def assert_same(left: Record, right: Record) -> None:
     for path, tensor in ours.items():
         assert tensor.dtype == theirs[path].dtype, path
         assert torch.equal(tensor, theirs[path]), path
-    scalars = [
-        {n: v for n, v in record.contents() if isinstance(v, int | float | bool | str)} for record in (left, right)
-    ]
+    scalars = [{n: v for n, v in record.contents() if isinstance(v, int | float | bool | str)} for record in (left, right)]
     assert scalars[0] == scalars[1]
 
 
@@ -138,7 +137,7 @@ class TestSelectConcatReplace:
         assert Model.concat(parts).params["w"].tolist() == [[0.0, 0.0], [1.0, 1.0]]
 
     def test_concat_refuses_a_shared_scalar_that_differs(self) -> None:
-        late = Parcel(("d",), *list(dict(parcel().select(["a"]).contents()).values())[:3], 8, 0.5, False, "naïve ☃")
+        late = dataclasses.replace(parcel().select(["a"]), ids=("d",), rounds=8)
         with pytest.raises(ValueError, match="'rounds' is shared by all clients but differs"):
             Parcel.concat([parcel(), late])
 
@@ -244,6 +243,15 @@ def set_key(name: str, value: object) -> Callable[[Header], object]:
     return lambda header: header | {name: value}
 
 
+def set_scalar(name: str, value: object) -> Callable[[Header], object]:
+    def change(header: Header) -> None:
+        scalars = header["scalars"]
+        assert isinstance(scalars, dict)
+        scalars[name] = value
+
+    return change
+
+
 def set_entry(index: int, part: int, value: object) -> Callable[[Header], object]:
     return lambda header: layout(header)[index].__setitem__(part, value)
 
@@ -259,11 +267,11 @@ MALFORMED: dict[str, Callable[[Header], object]] = {
     "no ids": set_key("ids", []),
     "scalars are a list": set_key("scalars", [1]),
     "scalars are missing": set_key("scalars", {}),
-    "a scalar too many": lambda h: h["scalars"].__setitem__("hidden", 1),  # type: ignore[attr-defined]
-    "a scalar of another type": lambda h: h["scalars"].__setitem__("rounds", "7"),  # type: ignore[attr-defined]
-    "a truth value for a number": lambda h: h["scalars"].__setitem__("rounds", True),  # type: ignore[attr-defined]
-    "a nested scalar": lambda h: h["scalars"].__setitem__("note", {"a": [1]}),  # type: ignore[attr-defined]
-    "a null scalar": lambda h: h["scalars"].__setitem__("rate", None),  # type: ignore[attr-defined]
+    "a scalar too many": set_scalar("hidden", 1),
+    "a scalar of another type": set_scalar("rounds", "7"),
+    "a truth value for a number": set_scalar("rounds", True),
+    "a nested scalar": set_scalar("note", {"a": [1]}),
+    "a null scalar": set_scalar("rate", None),
     "tensors are a number": set_key("tensors", 3),
     "tensors are missing": lambda h: h.pop("tensors") and None,
     "an unknown key": set_key("extra", 1),

@@ -66,6 +66,10 @@ def test_mean_of_equal_models_is_that_model() -> None:
     torch.testing.assert_close(average["w"], value, rtol=1e-6, atol=1e-7)
 
 
+def test_mean_where_nobody_weighs_anything_is_the_plain_mean(tree: Tree) -> None:
+    torch.testing.assert_close(mean(tree, torch.zeros(4))["bias"][0], tree["bias"].mean(0))
+
+
 def test_split_divides_by_name(tree: Tree) -> None:
     chosen, others = split(tree, ["bias", "no such name"])
     assert list(chosen) == ["bias"]

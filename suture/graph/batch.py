@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.kernels import Segments, SparseMatrix, segment_product, sparse_product
-from suture.tree import is_tiled
+from suture.kernels import Segments, SparseMatrix, segment_product, stacked_product
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
 DENSE_SPEED_UP = 5
@@ -53,9 +52,7 @@ class Features:
         """Each client's features times its own weight, [N, H]."""
         if not isinstance(self.matrix, SparseMatrix):
             return segment_product(self.matrix, weight_KFH, self.segments)
-        if is_tiled(weight_KFH) and not weight_KFH.requires_grad:
-            return self.matrix.times(weight_KFH[0].contiguous())
-        return sparse_product(self._stacked, weight_KFH.reshape(-1, weight_KFH.shape[2]))
+        return stacked_product(self.matrix, self._stacked, weight_KFH)
 
     def take(self, index: Tensor, segments: Segments) -> Features:
         """The features of some nodes."""
@@ -80,6 +77,33 @@ class Features:
     def dense(self) -> Tensor:
         """[N, F]; for small graphs and user modules."""
         return self.matrix.to_dense() if isinstance(self.matrix, SparseMatrix) else self.matrix
+
+
+@dataclass(frozen=True)
+class View:
+    """Some nodes of a graph whose outputs are wanted: a last layer need not compute the others.
+
+    Shapes: nodes [B] flat positions sorted by client; the operators keep only these rows.
+    """
+
+    graph: GraphBatch
+    nodes: Tensor
+
+    @cached_property
+    def segments(self) -> Segments:
+        """How the nodes are divided among clients."""
+        counts = torch.bincount(self.graph.segments.client[self.nodes], minlength=len(self.graph.ids))
+        return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+
+    @cached_property
+    def gcn_operator(self) -> SparseMatrix:
+        """Rows of the graph's GCN operator."""
+        return self.graph.gcn_operator.take_rows(self.nodes)
+
+    @cached_property
+    def mean_operator(self) -> SparseMatrix:
+        """Rows of the graph's mean operator."""
+        return self.graph.mean_operator.take_rows(self.nodes)
 
 
 @dataclass(frozen=True)
@@ -113,20 +137,14 @@ class GraphBatch:
         return torch.nonzero(self.role == role).squeeze(1)
 
     @cached_property
-    def train_nodes(self) -> Tensor:
-        """Flat positions of the training nodes, client after client."""
-        return self.nodes_in(1)
-
-    @cached_property
-    def train_segments(self) -> Segments:
-        """How `train_nodes` is divided among clients."""
-        counts = torch.bincount(self.segments.client[self.train_nodes], minlength=len(self.ids))
-        return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+    def train(self) -> View:
+        """The training nodes, client after client."""
+        return View(self, self.nodes_in(1))
 
     @cached_property
     def num_train(self) -> Tensor:
         """Training nodes of each client, int64 [K]."""
-        return self.train_segments.ptr.diff()
+        return self.train.segments.ptr.diff()
 
     @cached_property
     def sizes(self) -> Tensor:

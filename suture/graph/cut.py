@@ -67,7 +67,7 @@ def make_cut(
         seed=seed,
         dataset=dataset,
         fingerprint=fingerprint(data),
-        versions={name: _version(name) for name in ("suture-fl", "numpy", "igraph", "pymetis")},
+        versions={name: installed_version(name) for name in ("suture-fl", "numpy", "igraph", "pymetis")},
     )
 
 
@@ -197,7 +197,8 @@ def _sha256(content: dict[str, object]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
+    """The version of an installed package, or that it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -90,9 +90,7 @@ def row_normalise(data: Data) -> Data:
         return normalised
     rowptr = x.crow_indices()
     divisor = _divisor(torch.from_numpy(np.asarray(_scipy(x).sum(axis=1, dtype=np.float64)).ravel()))
-    normalised.x = csr_from_parts(
-        rowptr, x.col_indices(), x.values() / divisor.repeat_interleave(rowptr.diff()), x.shape
-    )
+    normalised.x = csr_from_parts(rowptr, x.col_indices(), x.values() / divisor.repeat_interleave(rowptr.diff()), x.shape)
     return normalised
 
 

@@ -76,9 +76,8 @@ def get(name: str, root: Path | None = None, *, allow_download: bool = True) -> 
 
     Files already there are used without any network.
     """
-    info = _info(name)
+    info = about(name)
     if not info.raw:
-        _arguments(name)
         return Obtained(info.name, None, "generated", {})
     raw, source, files = _obtain(info, data_root(root), allow_download)
     return Obtained(info.name, data_root(root) / raw.folder, source, files)
@@ -89,9 +88,9 @@ def load(name: str, root: Path | None = None, *, allow_download: bool = True, se
 
     The data root is only read, unless files must be fetched; what was made of the files is kept in the cache folder.
     """
-    info = _info(name)
+    info = about(name)
     if not info.raw:
-        return GENERATORS[info.name](**_arguments(name), seed=seed)
+        return GENERATORS[info.name](**arguments(name), seed=seed)
     root = data_root(root)
     raw, _, files = _obtain(info, root, allow_download)
     kept = source_cache.cache_folder() / "processed" / f"{info.name}-{_cache_key(raw, files)}.safetensors"
@@ -102,13 +101,16 @@ def load(name: str, root: Path | None = None, *, allow_download: bool = True, se
     return data
 
 
-def _info(name: str) -> DatasetInfo:
+def about(name: str) -> DatasetInfo:
+    """The catalogue's entry of a graph; a misspelt name or argument is refused before anything is read."""
     base = name.partition(":")[0].lower()
     known = {info.name: info for info in catalogue()}
     if base not in known:
         raise unknown("dataset", base, known)
     if known[base].raw and ":" in name:
         raise ConfigError(f"dataset {base!r} takes no arguments, got {name!r}; only {', '.join(GENERATORS)} take them")
+    if not known[base].raw:
+        arguments(name)
     return known[base]
 
 
@@ -128,9 +130,7 @@ def _obtain(info: DatasetInfo, root: Path, allow_download: bool) -> tuple[RawSet
 
 
 def _cache_key(raw: RawSet, files: dict[str, str]) -> str:
-    content = "\n".join(
-        [source_cache.FORM, raw.reader, *(f"{path} {sha256}" for path, sha256 in sorted(files.items()))]
-    )
+    content = "\n".join([source_cache.FORM, raw.reader, *(f"{path} {sha256}" for path, sha256 in sorted(files.items()))])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -146,7 +146,7 @@ def _expected(info: DatasetInfo, data: Data, folder: Path) -> Data:
     return data
 
 
-def _arguments(name: str) -> dict[str, int | float | tuple[int, ...]]:
+def arguments(name: str) -> dict[str, int | float | tuple[int, ...]]:
     """`csbm:nodes=5000,degree=10` to keyword arguments of its generator, typed by the generator's defaults."""
     base, _, text = name.partition(":")
     base = base.lower()

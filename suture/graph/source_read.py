@@ -109,8 +109,7 @@ def _ogb(folder: Path, files: list[Path]) -> Data:
     edges, features, labels, *splits = files
     y = torch.from_numpy(np.loadtxt(labels, dtype=np.int64))
     masks = {
-        name: _mask(np.loadtxt(file, dtype=np.int64).tolist(), y.numel())
-        for name, file in zip(MASKS, splits, strict=True)
+        name: _mask(np.loadtxt(file, dtype=np.int64).tolist(), y.numel()) for name, file in zip(MASKS, splits, strict=True)
     }
     return Data(
         x=torch.from_numpy(np.loadtxt(features, dtype=np.float32, delimiter=",")),

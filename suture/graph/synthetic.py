@@ -87,9 +87,7 @@ def contextual_block_model(
     _require(classes > 1, "classes", classes, "at least 2")
     _require(communities > 0, "communities", communities, "at least 1 for each class")
     blocks = classes * communities
-    _require(
-        nodes >= blocks, "nodes", nodes, f"at least {blocks}, one for each of {classes} x {communities} communities"
-    )
+    _require(nodes >= blocks, "nodes", nodes, f"at least {blocks}, one for each of {classes} x {communities} communities")
     _require(features >= classes, "features", features, f"at least {classes}, one word for each class")
     _require(0 <= degree < nodes, "degree", degree, f"from 0 to below {nodes}, the number of nodes")
     _require(0 <= homophily <= 1, "homophily", homophily, "a share from 0 to 1")

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from suture.errors import unknown
-from suture.graph.batch import Features, GraphBatch
+from suture.graph.batch import Features, GraphBatch, View
 from suture.kernels import Segments, activate, segment_product, sparse_product
 from suture.nn import layers
 from suture.nn.sampler import Block, SampledBatch
 from suture.settings import ModelSettings
 from suture.streams import Streams
 from suture.tree import Tree
-
-Layer = Callable[[Tensor | Features, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -53,16 +50,27 @@ class Backbone(ABC):
         """Fresh weights of one layer."""
 
     @abstractmethod
-    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
-        """One layer before bias and activation, [N, H]."""
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
+        """One layer before bias and activation, [N, H]; of the nodes in `view` only if there is one."""
 
-    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
-        """Output of the last layer before head and activation, [N, H]. With `rng`, dropout is on (training)."""
-        return self._run(params, graph.segments, graph.x, lambda h, i: self.apply_layer(f"layer{i}", params, h, graph), rng)
+    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
+        """Output of the last layer before head and activation, [N, H] or [B, H] of a view's nodes.
 
-    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
-        """Class scores [N, C]."""
-        return self._classify(params, self.embed(params, graph, rng), graph.segments)
+        With `rng`, dropout is on (training).
+        """
+        h: Tensor | Features = graph.x
+        for index in range(1, self.settings.layers):
+            out = self.apply_layer(f"layer{index}", params, h, graph)
+            h = self._finish(params[f"layer{index}.bias"], out, graph.segments, rng, index)
+        last = f"layer{self.settings.layers}"
+        out = self.apply_layer(last, params, h, graph, view)
+        return activate(out, params[f"{last}.bias"], (view or graph).segments, relu=False)
+
+    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
+        """Class scores [N, C], or [B, C] of a view's nodes."""
+        return self._classify(params, self.embed(params, graph, rng, view), (view or graph).segments)
 
     def frozen_names(self) -> frozenset[str]:
         """Entries of the tree that no gradient reaches."""
@@ -74,24 +82,12 @@ class Backbone(ABC):
         chosen = order[len(order) - min(personal_layers, len(order)) :]
         return [name for name in self.init(torch.Generator()) if name.split(".")[0] in chosen]
 
-    def _run(
-        self, params: Tree, segments: Segments, x: Features, layer: Layer, rng: Streams | None
-    ) -> Tensor:
-        h: Tensor | Features = x
-        for index in range(1, self.settings.layers + 1):
-            out = layer(h, index)
-            last = index == self.settings.layers
-            h = self._finish(params.get(f"layer{index}.bias"), out, segments, None if last else rng, index, relu=not last)
-        assert isinstance(h, Tensor)  # at least one layer: checked with the settings
-        return h
-
-    def _finish(
-        self, bias: Tensor | None, out: Tensor, segments: Segments, rng: Streams | None, index: int, *, relu: bool
-    ) -> Tensor:
+    def _finish(self, bias: Tensor, out: Tensor, segments: Segments, rng: Streams | None, index: int) -> Tensor:
+        """Bias, ReLU and dropout of a hidden layer."""
         if rng is None or self.settings.dropout == 0:
-            return activate(out, bias, segments, relu=relu)
+            return activate(out, bias, segments)
         kept, scale = layers.dropout_mask(rng.fork("layer", index), self.settings.dropout, segments, out.shape[1])
-        return activate(out, bias, segments, relu=relu, kept=kept, scale=scale)
+        return activate(out, bias, segments, kept=kept, scale=scale)
 
     def _classify(self, params: Tree, h_NH: Tensor, segments: Segments) -> Tensor:
         if not self.settings.head:
@@ -107,9 +103,11 @@ class Gcn(Backbone):
         """Weight [1, F, H], bias [1, H]."""
         return layers.linear_init(name, fan_in, fan_out, rng)
 
-    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
         """Normalised propagation."""
-        return layers.gcn(h, params[f"{name}.weight"], graph)
+        return layers.gcn(h, params[f"{name}.weight"], graph, view)
 
 
 class Sage(Backbone):
@@ -125,20 +123,21 @@ class Sage(Backbone):
             f"{name}.bias": torch.zeros(1, fan_out),
         }
 
-    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
         """Own projection plus the mean of the neighbours' projection."""
-        return layers.sage(h, params[f"{name}.self"], params[f"{name}.neighbour"], graph)
+        return layers.sage(h, params[f"{name}.self"], params[f"{name}.neighbour"], graph, view)
 
     def sampled_logits(self, params: Tree, batch: SampledBatch, rng: Streams | None = None) -> Tensor:
         """Class scores [B, C] of a batch's seeds from sampled neighbourhoods."""
         h: Tensor | Features = batch.inputs
-        last = len(batch.blocks)
-        for index, block in enumerate(batch.blocks, start=1):
+        for index, block in enumerate(batch.blocks[:-1], start=1):
             out = self._sampled_layer(f"layer{index}", params, h, block)
-            noise = None if index == last else rng
-            h = self._finish(params[f"layer{index}.bias"], out, block.segments, noise, index, relu=index != last)
-        assert isinstance(h, Tensor)
-        return self._classify(params, h, batch.blocks[-1].segments)
+            h = self._finish(params[f"layer{index}.bias"], out, block.segments, rng, index)
+        last, block = f"layer{len(batch.blocks)}", batch.blocks[-1]
+        out = activate(self._sampled_layer(last, params, h, block), params[f"{last}.bias"], block.segments, relu=False)
+        return self._classify(params, out, block.segments)
 
     def _sampled_layer(self, name: str, params: Tree, h: Tensor | Features, block: Block) -> Tensor:
         own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]
@@ -167,10 +166,12 @@ class Gat(Backbone):
             f"{name}.bias": torch.zeros(1, fan_out),
         }
 
-    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
         """Attention."""
         weight, source, target = (params[f"{name}.{part}"] for part in ("weight", "source", "target"))
-        return layers.gat(h, weight, source, target, graph).flatten(1)
+        return layers.rows(layers.gat(h, weight, source, target, graph).flatten(1), view)
 
 
 class Mlp(Backbone):
@@ -180,9 +181,11 @@ class Mlp(Backbone):
         """Weight and bias."""
         return layers.linear_init(name, fan_in, fan_out, rng)
 
-    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
         """A linear map."""
-        return layers.project(h, params[f"{name}.weight"], graph.segments)
+        return layers.rows(layers.project(h, params[f"{name}.weight"], graph.segments), view)
 
 
 class GprGnn(Mlp):
@@ -195,7 +198,7 @@ class GprGnn(Mlp):
         gamma[-1] = (1 - teleport) ** hops
         return super().init(rng) | {"hops.gamma": gamma.unsqueeze(0)}
 
-    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """sum_j gamma_j A^j MLP(x)."""
         h = super().logits(params, graph, rng)
         gamma_NJ = params["hops.gamma"][graph.segments.client]
@@ -203,7 +206,7 @@ class GprGnn(Mlp):
         for hop in range(1, self.settings.hops + 1):
             h = sparse_product(graph.gcn_operator, h)
             out = out + gamma_NJ[:, hop : hop + 1] * h
-        return out
+        return layers.rows(out, view)
 
 
 BACKBONES: dict[str, type[Backbone]] = {"gcn": Gcn, "sage": Sage, "gat": Gat, "gprgnn": GprGnn, "mlp": Mlp}

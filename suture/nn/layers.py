@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from suture.graph.batch import Features, GraphBatch
+from suture.graph.batch import Features, GraphBatch, View
 from suture.kernels import Segments, segment_product, segment_softmax, sparse_product
 from suture.streams import Streams
 from suture.tree import Tree
@@ -33,19 +33,31 @@ def project(h: Tensor | Features, weight_KFH: Tensor, segments: Segments) -> Ten
     return h.times(weight_KFH) if isinstance(h, Features) else segment_product(h, weight_KFH, segments)
 
 
-def gcn(h: Tensor | Features, weight_KFH: Tensor, graph: GraphBatch) -> Tensor:
-    r"""\hat A h W (Kipf and Welling); the bias comes with the activation. Input features may be propagated already."""
+def rows(h_NH: Tensor, view: View | None) -> Tensor:
+    """The rows a view asks for."""
+    return h_NH if view is None else h_NH[view.nodes]
+
+
+def gcn(h: Tensor | Features, weight_KFH: Tensor, graph: GraphBatch, view: View | None = None) -> Tensor:
+    r"""\hat A h W (Kipf and Welling), of the nodes in `view` only if there is one; the bias comes with the activation."""
+    if view is not None and isinstance(h, Tensor):
+        return segment_product(sparse_product(view.gcn_operator, h), weight_KFH, view.segments)
     if isinstance(h, Features) and graph.gcn_input is not None:
-        return graph.gcn_input.times(weight_KFH)
-    return sparse_product(graph.gcn_operator, project(h, weight_KFH, graph.segments))
+        return rows(graph.gcn_input.times(weight_KFH), view)
+    return rows(sparse_product(graph.gcn_operator, project(h, weight_KFH, graph.segments)), view)
 
 
-def sage(h: Tensor | Features, self_KFH: Tensor, neighbour_KFH: Tensor, graph: GraphBatch) -> Tensor:
-    """H W_self + mean over neighbours(h) W_neighbour (FedSage equation 1 with the mean aggregator)."""
+def sage(
+    h: Tensor | Features, self_KFH: Tensor, neighbour_KFH: Tensor, graph: GraphBatch, view: View | None = None
+) -> Tensor:
+    """Own h W_self plus the mean of the neighbours' h W_neighbour (FedSage equation 1 with the mean aggregator)."""
+    if view is not None and isinstance(h, Tensor):
+        own = segment_product(h[view.nodes], self_KFH, view.segments)
+        return own + segment_product(sparse_product(view.mean_operator, h), neighbour_KFH, view.segments)
     own = project(h, self_KFH, graph.segments)
     if isinstance(h, Features) and graph.mean_input is not None:
-        return own + graph.mean_input.times(neighbour_KFH)
-    return own + sparse_product(graph.mean_operator, project(h, neighbour_KFH, graph.segments))
+        return rows(own + graph.mean_input.times(neighbour_KFH), view)
+    return rows(own + sparse_product(graph.mean_operator, project(h, neighbour_KFH, graph.segments)), view)
 
 
 def gat(

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from suture.graph.batch import Features, GraphBatch
+from suture.graph.batch import Features, GraphBatch, View
 from suture.nn.backbones import Backbone
+from suture.nn.layers import rows
 from suture.streams import Streams
 from suture.tree import Tree
 
@@ -33,6 +34,12 @@ def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         yield
 
 
+def _content(module: nn.Module) -> Tree:
+    """What is trained or averaged, without a client axis. Tied parameters appear once, under their first name."""
+    distinct = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    return {n: v for n, v in module.state_dict().items() if n in distinct and v.is_floating_point()}
+
+
 @dataclass(frozen=True)
 class ModuleBackbone(Backbone):
     """A user's module behind the interface of the built-in backbones."""
@@ -45,22 +52,16 @@ class ModuleBackbone(Backbone):
             return self.factory(self.features, self.classes)
 
     def init(self, rng: torch.Generator) -> Tree:
-        """The module's own initial values. Tied parameters appear once, under their first name."""
-        module = self.build(rng.initial_seed())
-        distinct = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-        return {
-            name: value.unsqueeze(0).clone()
-            for name, value in module.state_dict().items()
-            if value.is_floating_point() and name in distinct
-        }
+        """The module's own initial values."""
+        return {name: value.unsqueeze(0).clone() for name, value in _content(self.build(rng.initial_seed())).items()}
 
     def frozen_names(self) -> frozenset[str]:
         """Buffers and parameters the user has frozen: they travel and are averaged, but no gradient reaches them."""
         module = self.build()
-        buffers = {name for name, _ in module.named_buffers()}
-        return frozenset(buffers | {name for name, value in module.named_parameters() if not value.requires_grad})
+        trained = {name for name, value in module.named_parameters() if value.requires_grad}
+        return frozenset(_content(module)) - trained
 
-    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+    def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """Class scores [N, C], one forward pass a client."""
         module = self.build().to(graph.device).train(rng is not None)
         x, bounds = graph.x.dense(), graph.segments.bounds
@@ -71,11 +72,11 @@ class ModuleBackbone(Backbone):
             edges = graph.edge_index[:, owner == k] - bounds[k]
             with _seeded(0 if rng is None else int(rng.keys[k]), graph.device):
                 outputs.append(torch.func.functional_call(module, own, (x[bounds[k] : bounds[k + 1]], edges)))
-        return torch.cat(outputs)
+        return rows(torch.cat(outputs), view)
 
-    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor:
+    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """A module shows no inner layer, so its embedding is its output."""
-        return self.logits(params, graph, rng)
+        return self.logits(params, graph, rng, view)
 
     def personal_names(self, personal_layers: int) -> list[str]:
         """Parameters of the module's last `personal_layers` named submodules that have any."""
@@ -88,6 +89,8 @@ class ModuleBackbone(Backbone):
         """Unused: a module is initialised whole."""
         raise NotImplementedError
 
-    def apply_layer(self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch) -> Tensor:
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
         """Unused: a module is applied whole."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import coalesce, remove_self_loops, subgraph, to_dense_adj
 
-from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, uncut
+from suture.graph.batch import Features, GraphBatch, View, batch_of, feature_matrix, uncut
 from suture.kernels import Segments, SparseMatrix
 from suture.tree import tile
 
@@ -86,8 +86,8 @@ class TestRoles:
         expected = [int((batch.client_data(k).train_mask).sum()) for k in range(3)]
         assert batch.num_train.tolist() == expected
         assert expected[1] == 0 and expected[0] > 0 and expected[2] > 0
-        assert batch.train_segments.clients == 3
-        assert torch.equal(batch.train_nodes, torch.nonzero(batch.role == 1).squeeze(1))
+        assert batch.train.segments.clients == 3
+        assert torch.equal(batch.train.nodes, torch.nonzero(batch.role == 1).squeeze(1))
         assert batch.sizes.tolist() == [12, 6, 18]
 
     def test_masks_of_client_data(self) -> None:
@@ -137,6 +137,16 @@ class TestOperators:
         assert torch.equal(batch.gcn_operator.to_dense(), torch.eye(batch.num_nodes))
         assert not batch.mean_operator.to_dense().any()
 
+    @pytest.mark.parametrize("nodes", [[0, 11, 18, 35], [14, 12], []])
+    def test_a_view_keeps_the_rows_of_its_nodes(self, nodes: list[int]) -> None:
+        batch = toy_batch()
+        view = View(batch, torch.tensor(nodes, dtype=torch.int64))
+        assert view.segments.ptr.diff().tolist() == [
+            sum(a <= n < b for n in nodes) for a, b in ((0, 12), (12, 18), (18, 36))
+        ]
+        assert torch.equal(view.gcn_operator.to_dense(), batch.gcn_operator.to_dense()[nodes])
+        assert torch.equal(view.mean_operator.to_dense(), batch.mean_operator.to_dense()[nodes])
+
 
 SEGMENTS = Segments(torch.tensor([0, 4, 4, 10]))
 
@@ -185,7 +195,8 @@ class TestFeatures:
 
 def operator_on_ten_nodes() -> SparseMatrix:
     rng = torch.Generator().manual_seed(5)
-    return SparseMatrix.from_coo(*torch.randint(10, (2, 15), generator=rng), torch.rand(15, generator=rng), (10, 10))
+    row, col = torch.randint(10, (2, 15), generator=rng)
+    return SparseMatrix.from_coo(row, col, torch.rand(15, generator=rng), (10, 10))
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,9 @@ class TestCache:
             "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1]) >> 10\n"
             "before = peak(); load('cs', pathlib.Path(sys.argv[1])); print(before, peak())\n"
         )
-        done = subprocess.run([sys.executable, "-c", program, str(data_root)], capture_output=True, text=True, check=True)
+        repository = Path(__file__).resolve().parents[2]
+        command = [sys.executable, "-c", program, str(data_root)]
+        done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
         before, after = map(int, done.stdout.split())
         dense_megabytes = 18333 * 6805 * 4 >> 20
         assert after - before < dense_megabytes / 2

@@ -1,0 +1,46 @@
+# `make run` and `make test` set up everything they need in .venv first; Python 3.11 and a package registry are enough.
+
+PYTHON := $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
+DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
+
+.PHONY: help run test test-slow check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# torch first and alone: a looser range would bring gigabytes of CUDA along.
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV), once, in a minute or two"
+	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(READY)  ## compare the default methods on Cora with five clients
+	$(BIN)/suture compare --dataset cora --clients 5 $(DATA)
+
+check: $(READY)  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check  ## everything that takes less than minutes
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+bench: $(READY)  ## time a round and measure memory
+	$(BIN)/python benchmarks/round_time.py $(DATA)
+	$(BIN)/python benchmarks/memory.py $(DATA)
+
+clean:  ## remove what the above made, except runs/
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

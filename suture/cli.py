@@ -1,0 +1,335 @@
+"""The command line: options, help and errors. What the commands do is in `suture.commands`.
+
+Those modules are imported when a command runs, because torch takes seconds to import and `--help` should not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from suture.commands import options as opt
+from suture.commands.complaints import sentence
+from suture.commands.stopping import Halt, halting
+
+F = TypeVar("F", bound=Callable[..., Any])
+REFUSED = 2
+"""Exit code whenever the user, the disk or a signal is the reason."""
+DEBUG = "SUTURE_DEBUG"
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+data_app = typer.Typer(rich_markup_mode=None)
+app.add_typer(data_app, name="data", help="List, fetch and describe datasets.")
+
+
+def _command(group: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+    """Register a command whose help ends with examples."""
+
+    def register(function: F) -> F:
+        # \b keeps the line breaks that follow it.
+        shown = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
+        return group.command(name, help=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{shown}")(function)
+
+    return register
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"suture {version('suture-fl')}")
+        except PackageNotFoundError:
+            typer.echo("suture, not installed: running from its source")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def suture(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Subgraph federated learning: one graph cut across several owners, trained together, nothing shown.
+
+    Start with `suture compare`, which trains several methods on the same cuts of Cora and prints one table.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@_command(
+    app,
+    "compare",
+    "suture compare --dataset cora --clients 5",
+    "suture compare --methods local,fedavg --seeds 0,1 --json results.json",
+    "suture compare --protocol fedsage-louvain --dataset citeseer --set rounds=20 --dry-run",
+)
+def compare(
+    protocol: opt.ProtocolName = None,
+    dataset: opt.Dataset = None,
+    clients: opt.Clients = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Methods  [default: local,fedavg,fedprox,fedper,fedsage,global]"),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="Seeds, one run each  [default: the protocol's]")
+    ] = None,
+    overrides: opt.Overrides = None,
+    config: opt.Config = None,
+    manifest: opt.Manifest = None,
+    data_root: opt.DataRoot = None,
+    out: opt.Out = None,
+    json: opt.Json = None,
+    device: opt.Device = "cpu",
+    chunk: opt.Chunk = 0,
+    threads: opt.Threads = None,
+    dry_run: opt.DryRun = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Train several methods on the same cuts and print one table.
+
+    Ctrl-C finishes the current round; `suture resume` goes on from there.
+    """
+    from suture.commands import request, running
+
+    asked = request.Request(
+        protocol=protocol,
+        dataset=dataset,
+        clients=clients,
+        methods=None if methods is None else request.words(methods),
+        seeds=None if seeds is None else request.numbers(seeds, "--seeds"),
+        overrides=tuple(overrides or ()),
+        config=config,
+        manifest=manifest,
+    )
+    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet), dry_run)
+
+
+@_command(
+    app,
+    "run",
+    "suture run --method fedavg --dataset cora",
+    "suture run --method fedprox --set fedprox.mu=0.1 --seed 3 --out runs/prox",
+    "suture run --method fedavg --manifest cut.json --json -",
+)
+def run(
+    method: Annotated[str | None, typer.Option(metavar="NAME", help="Method  [default: fedavg]")] = None,
+    protocol: opt.ProtocolName = None,
+    dataset: opt.Dataset = None,
+    clients: opt.Clients = None,
+    seed: opt.Seed = None,
+    overrides: opt.Overrides = None,
+    config: opt.Config = None,
+    manifest: opt.Manifest = None,
+    data_root: opt.DataRoot = None,
+    out: opt.Out = None,
+    json: opt.Json = None,
+    device: opt.Device = "cpu",
+    chunk: opt.Chunk = 0,
+    threads: opt.Threads = None,
+    dry_run: opt.DryRun = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Train one method once."""
+    from suture.commands import request, running
+
+    asked = request.Request(
+        protocol=protocol,
+        dataset=dataset,
+        clients=clients,
+        methods=None if method is None else (method,),
+        seeds=None if seed is None else (seed,),
+        overrides=tuple(overrides or ()),
+        config=config,
+        manifest=manifest,
+        single=True,
+    )
+    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet), dry_run)
+
+
+@_command(app, "resume", "suture resume runs/20260101-120000-cora-fedpub-disjoint")
+def resume(
+    path: opt.RunFolder,
+    json: opt.Json = None,
+    data_root: opt.DataRoot = None,
+    device: opt.Device = "cpu",
+    quiet: opt.Quiet = False,
+) -> None:
+    """Go on with an interrupted run or comparison.
+
+    It ends with the same numbers as if it had never stopped.
+    What is finished already is only read, so this also prints the table of a finished comparison again.
+    """
+    from suture.commands import request, running
+
+    running.resume(path, request.Work(data_root=data_root, json=json, device=device, quiet=quiet))
+
+
+@_command(app, "show", "suture show runs/mine", "suture show runs/mine/fedavg-seed0")
+def show(path: opt.RunFolder) -> None:
+    """Look at a run or comparison, finished or not.
+
+    Prints results, learning curves, the accuracy of every client, and what was sent.
+    """
+    from suture.commands import inspecting
+
+    inspecting.show(path)
+
+
+@_command(
+    app,
+    "export",
+    "suture export runs/mine/fedavg-seed0 --out model.safetensors",
+    "suture export runs/mine/fedper-seed0 --client client-2 --out model.safetensors",
+)
+def export(
+    path: opt.RunFolder,
+    client: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose model  [default: the one all clients share]")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="State dict to write")] = Path("model.safetensors"),
+) -> None:
+    """Write a trained model for plain PyTorch Geometric.
+
+    Also prints the code that loads it.
+    """
+    from suture.commands import inspecting
+
+    inspecting.export(path, client, out)
+
+
+@_command(app, "methods", "suture methods", "suture methods fedprox")
+def methods(name: opt.Name = None) -> None:
+    """List the methods, or the hyper-parameters of one."""
+    from suture.commands import listing
+
+    listing.methods(name)
+
+
+@_command(app, "protocols", "suture protocols", "suture protocols fedpub-disjoint")
+def protocols(name: opt.Name = None) -> None:
+    """List the evaluation protocols, or every value of one."""
+    from suture.commands import listing
+
+    listing.protocols(name)
+
+
+@_command(data_app, "list", "suture data list")
+def data_list(data_root: opt.DataRoot = None) -> None:
+    """List every dataset and whether it is here."""
+    from suture.commands import listing
+
+    listing.data_list(data_root)
+
+
+@_command(data_app, "get", "suture data get cora citeseer")
+def data_get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets")], data_root: opt.DataRoot = None
+) -> None:
+    """Fetch datasets and check them against their published hashes."""
+    from suture.commands import listing
+
+    listing.data_get(names, data_root)
+
+
+@_command(data_app, "info", "suture data info cora", "suture data info csbm")
+def data_info(name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset")], data_root: opt.DataRoot = None) -> None:
+    """Describe one dataset: size, source, licence, files; for a generated one its arguments."""
+    from suture.commands import listing
+
+    listing.data_info(name, data_root)
+
+
+@_command(
+    app,
+    "partition",
+    "suture partition --dataset cora --clients 5 --out cut.json",
+    "suture partition --dataset cora --kind dirichlet --set dirichlet_alpha=0.1 --seed 1",
+)
+def partition(
+    protocol: opt.ProtocolName = None,
+    dataset: opt.Dataset = None,
+    clients: opt.Clients = None,
+    seed: opt.Seed = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="NAME", help="metis, louvain, random, ...  [default: the protocol's]")
+    ] = None,
+    overrides: opt.Overrides = None,
+    config: opt.Config = None,
+    data_root: opt.DataRoot = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Manifest to write, for --manifest")] = None,
+) -> None:
+    """Cut a graph and print what the cut costs.
+
+    With --out the cut is kept, to be used in later runs.
+    """
+    from suture.commands import cutting, request
+
+    asked = request.Request(
+        protocol=protocol,
+        dataset=dataset,
+        clients=clients,
+        methods=("local",),
+        seeds=None if seed is None else (seed,),
+        overrides=(*(overrides or ()), *([f"partition.kind={kind}"] if kind else [])),
+        config=config,
+    )
+    cutting.partition(asked, out, data_root)
+
+
+@_command(app, "doctor", "suture doctor")
+def doctor(data_root: opt.DataRoot = None) -> None:
+    """Check this machine.
+
+    Looks at versions, threads, datasets and the disk, and does a small run; exit code 1 if something is broken.
+    """
+    from suture.commands.doctor import examine
+
+    if not examine(data_root):
+        raise typer.Exit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code. SUTURE_DEBUG=1 shows where an error came from."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode gets a ? and no traceback
+    try:
+        with halting():
+            code = typer.main.get_command(app).main(arguments, prog_name="suture", standalone_mode=False)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return 0
+    except (Exception, Halt) as error:
+        complaint = sentence(error)
+        if complaint is None or os.environ.get(DEBUG):
+            raise
+        with contextlib.suppress(OSError):
+            print(f"suture: {complaint}", file=sys.stderr)
+        return REFUSED
+    return int(code or 0)
+
+
+def _discard_output() -> None:
+    """Nobody reads stdout any more; let the interpreter flush it into nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

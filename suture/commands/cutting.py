@@ -1,0 +1,60 @@
+"""`suture partition`: cut a graph, say what the cut costs, and keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+from rich.text import Text
+
+from suture.commands.request import Request, settle
+from suture.graph import datasets
+from suture.graph.cut import Cut, save_manifest
+from suture.graph.statistics import CutStatistics, describe
+from suture.report import console
+from suture.report.text import count
+from suture.run import cut_graph, preprocess
+
+MOST_CLIENTS = 30
+
+
+def partition(request: Request, out: Path | None, data_root: Path | None) -> None:
+    """Print the cut's statistics; with `out`, write its manifest."""
+    made = settle(request).plan
+    graph = preprocess(datasets.load(made.dataset, data_root), made.protocol.preprocess)
+    cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
+    statistics = describe(graph, cut)
+    screen = console.results()
+    screen.print(
+        Text(
+            f"{made.dataset} cut into {count(len(cut.partition.ids), 'client')} by {made.protocol.partition.kind}, "
+            f"protocol {made.protocol.name}, seed {cut.seed}",
+            style="bold",
+        )
+    )
+    screen.print(_clients(cut, statistics))
+    screen.print()
+    for name, value in (
+        (
+            "missing links",
+            f"{statistics.missing_links:,}  ({100 * statistics.missing_ratio:.1f} % of all edges; no client holds them)",
+        ),
+        ("label heterogeneity", f"{statistics.label_heterogeneity:.3f}  (0: alike labels; median distance between clients)"),
+        ("clustering", f"{statistics.clustering_coefficient:.3f}  (mean local coefficient of the clients' graphs)"),
+    ):
+        screen.print(Text(f"{name:<20} {value}"))
+    if out is not None:
+        digest = save_manifest(cut, out)
+        screen.print(Text(f"\nwrote {out} (SHA-256 {digest[:16]}...); use it with: --manifest {out}"), soft_wrap=True)
+
+
+def _clients(cut: Cut, statistics: CutStatistics) -> object:
+    table = console.grid("client", "nodes", "edges", "train nodes", numbers_from=1)
+    columns = (statistics.nodes, statistics.edges, statistics.train_nodes)
+    if len(cut.partition.ids) > MOST_CLIENTS:
+        for name, pick in (("fewest", min), ("median", median), ("most", max)):
+            table.add_row(name, *(f"{pick(column):,.0f}" for column in columns))
+        return table
+    for name, graphless, *numbers in zip(cut.partition.ids, cut.partition.graphless, *columns, strict=True):
+        table.add_row(f"{name} (edges hidden)" if graphless else name, *(f"{number:,}" for number in numbers))
+    return table

@@ -1,0 +1,39 @@
+"""The options that several commands share, each written down once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ProtocolName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Protocol, or path of your own .toml file  [default: fedpub-disjoint]")
+]
+Dataset = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Dataset, or a generated graph such as csbm:nodes=5000  [default: cora]")
+]
+Clients = Annotated[int | None, typer.Option(metavar="M", help="Number of clients  [default: what the protocol says]")]
+Seed = Annotated[int | None, typer.Option(metavar="S", min=0, help="Seed  [default: the protocol's first]")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one value, e.g. rounds=20 or fedprox.mu=0.1; may be repeated"),
+]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Your own values in TOML; options win over them")]
+Manifest = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Use the cut that `suture partition` wrote, for every seed")
+]
+DataRoot = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of raw datasets  [default: SUTURE_DATA, else the cache folder]")
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for all files of it  [default: a new one in runs/]")]
+Json = Annotated[str | None, typer.Option(metavar="FILE", help="Also write results as JSON; - prints them, not the table")]
+Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu or cuda")]
+Chunk = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Clients computed together, fewer take less memory; 0: automatic")
+]
+Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Processor threads  [default: one per core]")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and the plan, do nothing")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or comparison")]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all details")]

@@ -1,0 +1,130 @@
+"""What the user typed, and what it means once the `--config` file and the defaults have filled the gaps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from suture import api
+from suture.config import load_config
+from suture.errors import ConfigError
+from suture.graph.cut import load_manifest
+
+DEFAULT_DATASET = "cora"
+DEFAULT_METHOD = "fedavg"
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compute: the options of `compare`, `run` and `partition`; None is what was not given."""
+
+    protocol: str | None = None
+    dataset: str | None = None
+    clients: int | None = None
+    methods: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    overrides: tuple[str, ...] = ()
+    config: Path | None = None
+    manifest: Path | None = None
+    single: bool = False
+    """One method and one seed, as `suture run` takes them."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How and where to compute."""
+
+    data_root: Path | None = None
+    out: Path | None = None
+    json: str | None = None
+    """A file, or - for stdout."""
+    device: str = "cpu"
+    chunk: int = 0
+    threads: int | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A request without gaps."""
+
+    protocol: str
+    dataset: str
+    methods: tuple[str, ...]
+    request: Request
+    plan: api.Plan
+    """The same with every value resolved and checked."""
+
+
+def settle(request: Request) -> Settled:
+    """Fill the gaps and check every name and value; nothing is read but configuration and manifest."""
+    config = load_config(request.config) if request.config else None
+    dataset = request.dataset or (config and config.dataset) or DEFAULT_DATASET
+    protocol = request.protocol or (config and config.protocol) or api.DEFAULT_PROTOCOL
+    methods = request.methods or (config and config.methods) or _default_methods(request)
+    if request.single and len(methods) > 1:
+        raise ConfigError(f"`suture run` takes one method, got {', '.join(methods)}; choose one, or use `suture compare`")
+    made = api.plan(
+        dataset,
+        methods,
+        protocol=protocol,
+        clients=request.clients,
+        seeds=request.seeds,
+        overrides=request.overrides,
+        config=request.config,
+    )
+    if request.single:
+        made = replace(made, seeds=made.seeds[:1])
+    if request.manifest:
+        _check_manifest(request.manifest, request.clients)
+    return Settled(protocol, dataset, methods, request, made)
+
+
+def _default_methods(request: Request) -> tuple[str, ...]:
+    return (DEFAULT_METHOD,) if request.single else api.DEFAULT_METHODS
+
+
+def _check_manifest(manifest: Path, clients: int | None) -> None:
+    given = len(load_manifest(manifest).partition.ids)
+    if clients is not None and clients != given:
+        raise ConfigError(f"--clients {clients} contradicts --manifest {manifest}, which has {given}; leave --clients out")
+
+
+def run_folder(made: api.Plan, work: Work) -> Path:
+    """`--out`, or a new folder under runs/ named after the time, the dataset and the protocol."""
+    if work.out is not None:
+        return work.out
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{stamp}-{made.dataset.partition(':')[0].lower()}-{made.protocol.name}"
+    same_second = (RUNS / (f"{name}-{n}" if n > 1 else name) for n in range(1, 1000))
+    return next(path for path in same_second if not path.exists())
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """`0,1,2` to numbers."""
+    try:
+        found = tuple(int(part) for part in words(text))
+    except ValueError:
+        found = (-1,)
+    if any(number < 0 for number in found):
+        raise ConfigError(f"{option} must be whole numbers from 0 on, joined by commas such as 0,1,2, got {text!r}")
+    return found
+
+
+def words(text: str) -> tuple[str, ...]:
+    """`a, b` to words."""
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
+
+
+def use_device(work: Work) -> None:
+    """Refuse a device that is not here, and set the number of threads."""
+    try:
+        torch.empty(1, device=work.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"--device {work.device} cannot be used here; choose cpu, or cuda where there is one") from error
+    if work.threads is not None:
+        torch.set_num_threads(work.threads)

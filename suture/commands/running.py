@@ -1,0 +1,141 @@
+"""`suture compare`, `suture run`, `suture resume`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from suture import api
+from suture.commands.planning import dry_run
+from suture.commands.request import Request, Settled, Work, run_folder, settle, use_device
+from suture.commands.stopping import Halt, Stopper
+from suture.errors import StorageError
+from suture.report import console
+from suture.report.progress import watching
+from suture.report.table import comparison_report
+from suture.run import Interrupted, Tick
+from suture.storage import disk_errors, make_folder, write_json
+
+STDOUT = "-"
+
+
+def start(request: Request, work: Work, only_plan: bool) -> None:
+    """Plan a comparison or a run and, unless only the plan is wanted, carry it out and print its table."""
+    settled = settle(request)
+    out = run_folder(settled.plan, work)
+    if only_plan:
+        dry_run(settled.plan, out, request.manifest)
+        return
+    use_device(work)
+    _check_json_target(work.json)
+    with _supervised(out, settled.plan, work) as options:
+        comparison = _run(settled, out, options) if request.single else _compare(settled, out, options)
+    _conclude(comparison, settled.plan, out, work)
+
+
+def resume(path: Path, work: Work) -> None:
+    """Bring a run or comparison to its end, with the threads it was begun with, and print its table."""
+    made, asked = api.read_plan(path), api.read_asked(path)
+    _check_json_target(work.json)
+    use_device(replace(work, threads=asked["threads"]))
+    with _supervised(path, made, work) as options:
+        comparison = api.resume(path, options=options)
+    _conclude(comparison, made, path, work)
+
+
+def _compare(settled: Settled, out: Path, options: api.Options) -> api.Comparison:
+    request = settled.request
+    return api.compare(
+        settled.dataset,
+        settled.methods,
+        protocol=settled.protocol,
+        clients=request.clients,
+        seeds=request.seeds,
+        overrides=request.overrides,
+        config=request.config,
+        manifest=request.manifest,
+        out=out,
+        options=options,
+    )
+
+
+def _run(settled: Settled, out: Path, options: api.Options) -> api.Comparison:
+    request = settled.request
+    result = api.run(
+        settled.dataset,
+        settled.methods[0],
+        protocol=settled.protocol,
+        clients=request.clients,
+        seed=settled.plan.seeds[0],
+        overrides=request.overrides,
+        config=request.config,
+        manifest=request.manifest,
+        out=out,
+        options=options,
+    )
+    return api.Comparison((result.outcome,))
+
+
+@contextmanager
+def _supervised(out: Path, made: api.Plan, work: Work) -> Iterator[api.Options]:
+    """Options that show progress and obey signals; whatever stops a run, the user hears how to go on."""
+    runs = len(made.methods) * len(made.seeds)
+    with Stopper() as stopper, watching(console.notes(), runs, work.quiet) as watch:
+
+        def watch_and_note(method: str, seed: int, tick: Tick) -> None:
+            stopper.training = True
+            watch(method, seed, tick)
+
+        try:
+            yield api.Options(work.data_root, work.device, work.chunk, watch_and_note, lambda: stopper.asked)
+        except Interrupted as stopped:
+            raise Interrupted(f"{stopped}; continue with: suture resume {out}") from None
+        except Halt:
+            if any((out / name).exists() for name in (api.RUN, api.COMPARISON)):
+                raise Interrupted(f"stopped at once; continue with: suture resume {out}") from None
+            raise Interrupted("stopped before the first round; nothing was kept") from None
+
+
+def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:
+    if work.json is not None:
+        _write_json(comparison, work.json)
+    if work.json != STDOUT:
+        console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
+    if not work.quiet:
+        console.notes().print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+
+
+def _check_json_target(target: str | None) -> None:
+    """Find out before the run, not after it, that its results cannot be written."""
+    if target is None or target == STDOUT:
+        return
+    path = Path(target)
+    if path.is_dir():
+        raise StorageError(f"cannot write {path}: it is a folder; give --json a file")
+    if not _in_place(path):
+        make_folder(path.parent)
+    elif not os.access(path, os.W_OK):
+        raise StorageError(f"cannot write {path}: permission is missing; give --json another file")
+
+
+def _write_json(comparison: api.Comparison, target: str) -> None:
+    # JSON has no NaN, which is the accuracy of clients without any test node.
+    content = [{key: None if value != value else value for key, value in line.items()} for line in comparison.as_json()]
+    path, text = Path(target), json.dumps(content, indent=2) + "\n"
+    if target == STDOUT:
+        sys.stdout.write(text)
+    elif _in_place(path):
+        with disk_errors("write", path):
+            path.write_text(text)
+    else:
+        write_json(path, content)
+
+
+def _in_place(path: Path) -> bool:
+    """A link, pipe or device such as /dev/stdout must be written to, not replaced."""
+    return path.is_symlink() or (path.exists() and not path.is_file())

@@ -1,0 +1,105 @@
+"""The table at the end of a comparison, and the lines below it that say what its numbers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from suture.api import Plan, Row
+from suture.methods import METHODS
+from suture.report.console import grid
+from suture.report.text import NOTHING, count, listed, megabytes, percent_spread, three_digits
+from suture.settings import EvaluationSettings
+
+ACCURACIES = {
+    "accuracy_client_mean": "client\nmean",
+    "accuracy_weighted": "node-\nweighted",
+    "accuracy_worst": "worst\nclient",
+    "accuracy_global": "uncut\ngraph",
+}
+ROUND_REPORTED = {
+    "best-validation": "the one with the best validation accuracy",
+    "best-validation-per-client": "for each client the one with its best validation accuracy",
+    "last": "the last",
+}
+UPPER_BOUND = "global trains on the uncut graph: an upper bound, not a federated method."
+
+
+def headline(settings: EvaluationSettings) -> str:
+    """Which column a protocol reports."""
+    if settings.graph == "global":
+        return "accuracy_global"
+    return "accuracy_weighted" if settings.average == "nodes" else "accuracy_client_mean"
+
+
+def comparison_report(rows: Sequence[Row], plan: Plan, clients: int) -> Group:
+    """The table and its legend."""
+    return Group(_Fitting(rows, plan), Text(), *(Text(line) for line in legend(rows, plan, clients)))
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """The table in the roomiest form that the terminal is wide enough for."""
+
+    rows: Sequence[Row]
+    plan: Plan
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=1000)
+        forms = [_table(self.rows, self.plan, gap, decimals) for gap, decimals in ((3, 2), (1, 2), (1, 1))]
+        fitting = (form for form in forms if console.measure(form, options=unbounded).maximum <= options.max_width)
+        yield next(fitting, forms[-1])
+
+
+def _table(rows: Sequence[Row], plan: Plan, gap: int, decimals: int) -> Table:
+    marked = headline(plan.protocol.evaluation)
+    headers = [f"{text} *" if name == marked else text for name, text in ACCURACIES.items()]
+    table = grid("\nmethod", *headers, "MB\nup", "MB\ndown", "\nseconds", numbers_from=1, gap=gap)
+    for row in rows:
+        several = row.seeds > 1
+        unfinished = len(plan.seeds) - row.seeds
+        name = f"{row.method} ({row.seeds} of {len(plan.seeds)})" if unfinished else row.method
+        cells = [
+            Text(percent_spread(row.values[column], several, decimals), style="bold" if column == marked else "")
+            for column in ACCURACIES
+        ]
+        table.add_row(name, *cells, _traffic(row, "bytes_up"), _traffic(row, "bytes_down"), _seconds(row))
+    return table
+
+
+def _traffic(row: Row, column: str) -> str:
+    spread = row.values[column]
+    method = METHODS.get(row.method)
+    # One client that holds everything sends nothing to anybody.
+    central = method is not None and method.sees_uncut_graph
+    return NOTHING if spread is None or central else megabytes(spread[0])
+
+
+def _seconds(row: Row) -> str:
+    spread = row.values["seconds"]
+    return NOTHING if spread is None else three_digits(spread[0])
+
+
+def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
+    """What the numbers of a table mean, line by line."""
+    settings = plan.protocol.evaluation
+    rounds = count(plan.protocol.training.rounds, "round")
+    lines = [
+        f"{plan.protocol.name}, {plan.dataset}, {count(clients, 'client')}, {listed('seed', plan.seeds)}, {rounds}; "
+        f"round reported: {ROUND_REPORTED[settings.select]}.",
+        _meaning(plan),
+    ]
+    if any(row.values["accuracy_global"] is None for row in rows):
+        lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
+    if any(row.method == "global" for row in rows):
+        lines.append(UPPER_BOUND)
+    return lines
+
+
+def _meaning(plan: Plan) -> str:
+    spread = "mean ± deviation over seeds" if len(plan.seeds) > 1 else "one seed"
+    return f"Test accuracy in %, {spread}; * is the number this protocol reports."
