@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from suture.checkpoint import load_checkpoint, save_checkpoint, save_models
 from suture.graph.cut import Cut, installed_version, save_manifest
@@ -79,6 +81,11 @@ class RunFolder:
         save_checkpoint(self._checkpoints, {**progress, **lengths}, records)
         self._last = time.perf_counter()
         self._cost = self._last - started
+
+    def keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Store tensors of one iteration under kept/, for drawing; a resumed run writes the same file again."""
+        content = safetensors.torch.save({key: tensor.contiguous().clone() for key, tensor in tensors.items()})
+        write_atomically(self.path / "kept" / f"{name}.safetensors", content)
 
     def finish(self, result: Mapping[str, object], models: Sequence[Model], method: Method[Any, Any]) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""

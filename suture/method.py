@@ -76,6 +76,9 @@ class Cohort(Protocol):
     def report(self, **values: float) -> None:
         """Show numbers of this round, such as the loss, to whoever watches the run."""
 
+    def keep(self, **tensors: Tensor) -> None:
+        """Store server-side tensors of this round, such as a similarity matrix, in the run folder for drawing."""
+
 
 @dataclass(frozen=True)
 class Phase(Generic[V]):

@@ -206,6 +206,9 @@ class _Runner:
         journey.server = phase.body(journey.server, self.cohort)
         journey.iteration += 1
         line: dict[str, object] = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
+        kept = self.cohort.take_kept()
+        if self.folder and kept:
+            self.folder.keep(f"{phase.name}-{journey.iteration:05d}", kept)
         every = self.protocol.evaluation.every
         if phase.evaluate and (journey.iteration % every == 0 or journey.iteration == phase.times):
             scores = self.evaluate()

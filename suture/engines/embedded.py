@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
 
 import torch
+from torch import Tensor
 
 from suture.graph.batch import GraphBatch
 from suture.message import Message, Nothing, Record, Scalar
@@ -52,6 +53,7 @@ class Shared(Generic[S]):
     through_bytes: bool
     asked: int = 0
     reports: dict[str, float] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
 
 class EmbeddedCohort(Generic[S]):
@@ -103,6 +105,15 @@ class EmbeddedCohort(Generic[S]):
     def report(self, **values: float) -> None:
         """Keep the numbers until the runner takes them."""
         self._shared.reports.update(values)
+
+    def keep(self, **tensors: Tensor) -> None:
+        """Keep the tensors until the runner takes them."""
+        self._shared.kept.update({name: tensor.detach().cpu() for name, tensor in tensors.items()})
+
+    def take_kept(self) -> dict[str, Tensor]:
+        """The tensors kept since the last call."""
+        taken, self._shared.kept = self._shared.kept, {}
+        return taken
 
     def take_reports(self) -> dict[str, float]:
         """The numbers reported since the last call."""
