@@ -4,7 +4,7 @@ PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 

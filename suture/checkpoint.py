@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from suture.errors import IntegrityError
 from suture.message import AnyRecord, Model, Record, Scalar
-from suture.storage import disk_errors, read_json, sha256_of_file, write_atomically, write_json
+from suture.storage import disk_errors, read_json, sha256_of_file, sha256_of_json, write_atomically, write_json
 from suture.tree import Tree
 
 POINTER = "checkpoint.json"
@@ -56,7 +57,12 @@ def save_checkpoint(folder: Path, progress: Mapping[str, object], records: Mappi
     target = folder / f"checkpoint-{number}-{progress['iteration']}.safetensors"
     write_atomically(target, content)
     layout = {
-        name: {"ids": list(r.ids), "scalars": {n: v for n, v in r.contents() if isinstance(v, Scalar)}}
+        name: {
+            "ids": list(r.ids),
+            "scalars": {n: v for n, v in r.contents() if isinstance(v, Scalar)},
+            # safetensors sorts names; the order of a tree is the order on the wire, so it is kept here.
+            "tensors": list(r.tensors()),
+        }
         for name, r in records.items()
     }
     pointer = {
@@ -65,7 +71,7 @@ def save_checkpoint(folder: Path, progress: Mapping[str, object], records: Mappi
         "progress": dict(progress),
         "records": layout,
     }
-    write_json(folder / POINTER, pointer)
+    write_json(folder / POINTER, {**pointer, "own_sha256": sha256_of_json(pointer)})
     with disk_errors("clean", folder):
         for old in folder.glob("checkpoint-*.safetensors"):
             if old != target:
@@ -77,21 +83,18 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     path = folder / POINTER
     if not path.exists():
         return None
-    pointer = read_json(path, "checkpoint")
-    try:
-        file = folder / str(pointer["file"])
-        expected, progress, layout = str(pointer["sha256"]), pointer["progress"], pointer["records"]
-    except KeyError as error:
-        raise IntegrityError(f"the checkpoint {path} lacks {error}; it is damaged, start the run anew") from error
+    pointer: dict[str, Any] = read_json(path, "checkpoint")
+    if pointer.pop("own_sha256", None) != sha256_of_json(pointer):
+        raise IntegrityError(f"the checkpoint {path} is not what its SHA-256 promises; it is damaged, start the run anew")
+    file, expected, progress, layout = (pointer[key] for key in ("file", "sha256", "progress", "records"))
+    file = folder / file
     if not file.exists() or sha256_of_file(file) != expected:
         raise IntegrityError(f"the checkpoint {file} is not what its SHA-256 promises; it is damaged, start the run anew")
     flat = safetensors.torch.load_file(file)
-    if not isinstance(progress, dict) or not isinstance(layout, dict):
-        raise IntegrityError(f"the checkpoint {path} has an unknown layout; it is damaged, start the run anew")
-    records = {}
-    for name, item in layout.items():
-        own = {path.removeprefix(f"{name}/"): t for path, t in flat.items() if path.startswith(f"{name}/")}
-        records[name] = Stored(tuple(item["ids"]), dict(item["scalars"]), own)
+    records = {
+        name: Stored(tuple(item["ids"]), dict(item["scalars"]), {path: flat[f"{name}/{path}"] for path in item["tensors"]})
+        for name, item in layout.items()
+    }
     return Checkpoint(progress, records)
 
 

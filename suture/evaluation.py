@@ -17,18 +17,16 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 def accuracies(scores: Scores, column: int) -> Tensor:
-    """Accuracy of each client that has any node of this role, float64 [at most K]."""
-    total = scores.total[:, column]
-    present = total > 0
-    return scores.right[present, column].double() / total[present]
+    """Accuracy (or ROC-AUC) of each client that has any example of this role, float64 [at most K]."""
+    return scores.value[scores.total[:, column] > 0, column]
 
 
 def averaged(scores: Scores, column: int, average: str) -> float:
-    """Over clients: plain mean, or weighted by nodes."""
-    if average == "nodes":
-        return float(scores.right[:, column].sum() / scores.total[:, column].sum().clamp_min(1))
-    values = accuracies(scores, column)
-    return float(values.mean()) if values.numel() else float("nan")
+    """Over clients: plain mean, or weighted by examples; NaN if nobody has any."""
+    weight = scores.total[:, column].double()
+    if average == "clients":
+        weight = (weight > 0).double()
+    return float((scores.value[:, column] * weight).sum() / weight.sum())
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ class Selection:
             how = self.settings.average
             better = averaged(scores, VALIDATION, how) > averaged(self.scores, VALIDATION, how)
             return (taken, scores.ids) if better else (self, ())
-        # Counts are out of the same totals, so comparing right answers compares accuracies.
-        improved = scores.right[:, VALIDATION] > self.scores.right[:, VALIDATION]
+        improved = scores.value[:, VALIDATION] > self.scores.value[:, VALIDATION]
         ids = tuple(name for name, yes in zip(scores.ids, improved.tolist(), strict=True) if yes)
         if not ids:
             return self, ()
@@ -80,7 +77,7 @@ def accuracy_on(graph: GraphBatch, method: Method[Any, Any], model: Model, task:
     """Test accuracy of one model on one graph."""
     with torch.no_grad():
         scores = score(graph, method.predict(graph, model, task))
-    return float(scores.right[0, TEST] / scores.total[0, TEST].clamp_min(1))
+    return float(scores.value[0, TEST])
 
 
 def global_accuracy(
@@ -88,10 +85,10 @@ def global_accuracy(
 ) -> float | None:
     """Accuracy on the uncut graph's test nodes, averaged over `models` (one row if one model serves everybody).
 
-    Personal models make no statement about the whole graph, except in protocols whose headline is the uncut graph: there
-    each is tested on it.
+    Links are held out by clients, so nobody can test them on the uncut graph. Personal models make no statement about the
+    whole graph, except in protocols whose headline is the uncut graph: there each is tested on it.
     """
-    if not method.one_model and settings.graph == "client":
+    if uncut_graph.pairs is not None or (not method.one_model and settings.graph == "client"):
         return None
     each = [accuracy_on(uncut_graph, method, models.select([name]), task) for name in models.ids]
     return sum(each) / len(each)

@@ -121,6 +121,12 @@ class Segments:
         return F.embedding_bag(self._everyone, values, self.ptr.int(), mode="sum", include_last_offset=True)
 
 
+def segments_of(client: Tensor, clients: int) -> Segments:
+    """Segments of rows that are sorted by client, from the client of each row."""
+    counts = torch.bincount(client, minlength=clients)
+    return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+
+
 class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, dense: Tensor) -> Tensor:
@@ -288,6 +294,7 @@ def segment_softmax(score_EA: Tensor, target: Tensor, nodes: int) -> Tensor:
     return weight / total[target].clamp_min(1e-16)
 
 
-def client_sum(value_N: Tensor, segments: Segments) -> Tensor:
-    """Sum a per-row scalar over each client's rows, [N] to [K], differentiable."""
-    return value_N.new_zeros(segments.clients).index_add(0, segments.client, value_N)
+def client_mean(value_N: Tensor, client: Tensor, clients: int) -> Tensor:
+    """Mean of a per-row scalar over each client's rows, [N] to [K], differentiable; zero for a client without any."""
+    counts = torch.bincount(client, minlength=clients).clamp_min(1)
+    return value_N.new_zeros(clients).index_add(0, client, value_N) / counts

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from suture.graph.batch import GraphBatch
+from suture.graph.batch import GraphBatch, Pairs
+from suture.kernels import client_mean
 from suture.message import Message, Model, Nothing, Record
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
@@ -92,9 +93,12 @@ class Phase(Generic[V]):
 
 @dataclass(frozen=True)
 class Scores(Message):
-    """What a client tells about its accuracy. Shapes: right and total int64 [K, 3] (train, validation, test), loss [K]."""
+    """What a client tells about its model. Shapes: value float64 and total int64 [K, 3] (train, validation, test), loss [K].
 
-    right: Tensor
+    `value` is the accuracy, or in link prediction the ROC-AUC, over `total` examples (0 where there are none).
+    """
+
+    value: Tensor
     total: Tensor
     loss: Tensor
 
@@ -165,7 +169,7 @@ class Method(ABC, Generic[V, S]):
 
     @step
     def evaluate(self, clients: Clients[S], deployed: Message) -> tuple[S, Scores]:
-        """Each client tests its model on its own nodes and tells counts, nothing else."""
+        """Each client tests its model on its own nodes and tells how good it is, nothing else."""
         with torch.no_grad():
             logits = self.predict(clients.graph, self.assemble(clients, deployed), clients.task)
         return clients.state, score(clients.graph, logits)
@@ -177,13 +181,45 @@ class Method(ABC, Generic[V, S]):
         return {name: getattr(cls, name) for name in names}
 
 
-def score(graph: GraphBatch, logits_NC: Tensor) -> Scores:
-    """Right answers and counts per client and role, and the mean training loss."""
+def score(graph: GraphBatch, out_NC: Tensor) -> Scores:
+    """Every client's score by role: accuracy of its nodes, or ROC-AUC of its held-out pairs."""
+    return _score_links(graph, graph.pairs, out_NC) if graph.pairs is not None else _score_nodes(graph, out_NC)
+
+
+def _score_nodes(graph: GraphBatch, logits_NC: Tensor) -> Scores:
     clients = len(graph.ids)
     cell = graph.segments.client * 4 + graph.role
     right = torch.bincount(cell[logits_NC.argmax(1) == graph.y], minlength=4 * clients).view(clients, 4)[:, 1:]
     total = torch.bincount(cell, minlength=4 * clients).view(clients, 4)[:, 1:]
     nodes = graph.train.nodes
     loss = torch.nn.functional.cross_entropy(logits_NC[nodes], graph.y[nodes], reduction="none")
-    sums = loss.new_zeros(clients).index_add(0, graph.segments.client[nodes], loss)
-    return Scores(graph.ids, right, total, sums / graph.num_train.clamp_min(1))
+    mean_loss = client_mean(loss, graph.train.segments.client, clients)
+    return Scores(graph.ids, right.double() / total.clamp_min(1), total, mean_loss)
+
+
+def _score_links(graph: GraphBatch, pairs: Pairs, out_NC: Tensor) -> Scores:
+    clients = len(graph.ids)
+    value_P = (out_NC[pairs.nodes[0]] * out_NC[pairs.nodes[1]]).sum(1)
+    owner = graph.segments.client[pairs.nodes[0]]
+    value = torch.zeros(clients, 3, dtype=torch.float64)
+    total = torch.zeros(clients, 3, dtype=torch.int64)
+    for role in (2, 3):
+        for k in range(clients):
+            chosen = (pairs.role == role) & (owner == k)
+            if 0 < int(pairs.label[chosen].sum()) < int(chosen.sum()):
+                value[k, role - 1] = roc_auc(value_P[chosen], pairs.label[chosen])
+                total[k, role - 1] = int(chosen.sum())
+    train = pairs.role == 1
+    loss = torch.nn.functional.softplus(-value_P[train])
+    return Scores(graph.ids, value, total, client_mean(loss, owner[train], clients))
+
+
+def roc_auc(score_P: Tensor, label_P: Tensor) -> float:
+    """The chance that a linked pair scores above an unlinked one, ties counting half (Mann-Whitney)."""
+    _, tie = torch.unique(score_P, return_inverse=True)
+    size = torch.bincount(tie).double()
+    middle_rank = size.cumsum(0) - (size - 1) / 2
+    linked = label_P > 0
+    positives, negatives = int(linked.sum()), int((~linked).sum())
+    rank_sum = float(middle_rank[tie[linked]].sum())
+    return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.checkpoint import Checkpoint
@@ -24,6 +23,7 @@ from suture.folder import RunFolder
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.cut import Cut, make_cut
 from suture.graph.data import largest_component, num_classes, row_normalise, validate
+from suture.graph.links import hide_from_uncut, hide_links
 from suture.message import Message, Model, Nothing, Record
 from suture.method import Method, Phase, Scores, Task
 from suture.nn.module import ModuleFactory
@@ -85,6 +85,8 @@ class Outcome:
     seconds: float
     rounds: int
     best_round: int
+    metric: str = "accuracy"
+    """What the accuracy columns hold: accuracy, or roc_auc in link prediction."""
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and result.json."""
@@ -130,8 +132,14 @@ def prepare(
     parts = cut.partition
     place = torch.device(device)
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
-    task = Task(clients.x.width, num_classes(data), seed, module)
-    return Prepared(dataset, data, cut, clients.to(place), uncut(data, cut.split.roles).to(place), task)
+    whole, outputs = uncut(data, cut.split.roles), num_classes(data)
+    if protocol.task == "link":
+        # A pair is scored by its ends' outputs, which are embeddings then, not classes.
+        outputs = protocol.model.hidden
+        clients = hide_links(clients, protocol.split, cut.seed)
+        whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
+    task = Task(clients.x.width, outputs, seed, module)
+    return Prepared(dataset, data, cut, clients.to(place), whole.to(place), task)
 
 
 def automatic_chunk(method: Method[Any, Any], graph: GraphBatch, task: Task) -> int:
@@ -214,7 +222,8 @@ class _Runner:
             scores = self.evaluate()
             how = self.protocol.evaluation.average
             for name, column in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
-                line[name] = averaged(scores, column, how)
+                value = averaged(scores, column, how)
+                line[name] = value if value == value else None
             line["client_validation"] = _rounded(scores, VALIDATION)
             line["client_test"] = _rounded(scores, TEST)
         return line
@@ -288,6 +297,7 @@ class _Runner:
             seconds=journey.seconds,
             rounds=sum(phase.times for phase in self.plan if phase.evaluate),
             best_round=journey.selection.round,
+            metric="roc_auc" if self.protocol.task == "link" else "accuracy",
         )
         return Finished(outcome, shared, journey.best_models, self.prepared, self.method)
 
@@ -336,9 +346,9 @@ def execute(
 
 
 def _rounded(scores: Scores, column: int) -> list[float | None]:
-    """Accuracy of every client, None where it has no such node."""
-    right: Tensor = scores.right[:, column].double() / scores.total[:, column]
-    return [None if value != value else round(value, 6) for value in right.tolist()]
+    """The value of every client, None where it has no such example."""
+    pairs = zip(scores.value[:, column].tolist(), scores.total[:, column].tolist(), strict=True)
+    return [round(value, 6) if total else None for value, total in pairs]
 
 
 def _int(value: object) -> int:

@@ -136,6 +136,8 @@ class Protocol:
     """Its name on the command line."""
     description: str = ""
     """One sentence on where it comes from."""
+    task: Literal["node", "link"] = "node"
+    """node: classify nodes; link: tell held-out edges from non-edges (the split then divides each client's edges)."""
     preprocess: PreprocessSettings = field(default_factory=PreprocessSettings)
     partition: PartitionSettings = field(default_factory=PartitionSettings)
     split: SplitSettings = field(default_factory=SplitSettings)

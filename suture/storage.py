@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from suture.errors import IntegrityError, StorageError
@@ -74,6 +74,12 @@ def sha256_of_file(path: Path) -> str:
     """Hash of a file's content."""
     with disk_errors("read", path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_json(content: Mapping[str, object]) -> str:
+    """Hash of a JSON object, whatever the order of its keys."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def make_folder(path: Path) -> Path:

@@ -77,7 +77,8 @@ class Streams:
         """Standard normal, float32 [N, width]."""
         # Half a step away from 0 and 1, so that the inverse error function stays finite.
         uniform = self.uniform(ptr, width).add_(2.0**-54)
-        return torch.erfinv(uniform.mul_(2).sub_(1)).mul_(2**0.5).to(torch.float32)
+        # Rounding takes the topmost draw back to 1, hence the clamp.
+        return torch.erfinv(uniform.mul_(2).sub_(1).clamp_max_(1 - 2.0**-53)).mul_(2**0.5).to(torch.float32)
 
     def bytes_below(self, threshold: int, ptr: Tensor, width: int) -> Tensor:
         """True with probability threshold / 256, bool [N, width]: a mask at one random byte an element."""
@@ -90,4 +91,5 @@ class Streams:
         """A permutation of all rows that permutes inside each client only, int64 [N]."""
         lengths = ptr.diff()
         client = torch.repeat_interleave(torch.arange(lengths.numel(), device=ptr.device), lengths)
-        return torch.argsort(client + self.uniform(ptr).squeeze(1))
+        # Integer keys and a stable sort: client + uniform would round differently for another place in the batch.
+        return torch.argsort((client << 32) | (self.bits(ptr).squeeze(1) & 0xFFFFFFFF), stable=True)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from suture.graph.batch import GraphBatch, View
-from suture.kernels import client_sum
+from suture.graph.batch import GraphBatch, Pairs, View
+from suture.graph.links import pair_keys, sample_non_edges
+from suture.kernels import Segments, client_mean, segments_of
 from suture.nn.backbones import Backbone, Sage
 from suture.nn.sampler import SampledBatch, sample_batch
 from suture.settings import TrainingSettings
@@ -25,47 +28,100 @@ Moments = Tree
 
 
 @dataclass(frozen=True)
+class LinkTarget:
+    """Pairs to tell apart. Shapes: left and right [P] rows of a batch's view, label [P], client [P]."""
+
+    left: Tensor
+    right: Tensor
+    label: Tensor
+    client: Tensor
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Training nodes of one optimiser step, and the stream that drops units."""
+    """One optimiser step's training nodes (or the end nodes of its training pairs), and the stream that drops units."""
 
     graph: GraphBatch
     view: View
     rng: Streams
     sampled: SampledBatch | None = None
+    links: LinkTarget | None = None
 
-    @property
+    @cached_property
     def counts(self) -> Tensor:
-        """Nodes of each client in the batch, int64 [K]."""
-        return self.view.segments.ptr.diff()
+        """Examples of each client in the batch, nodes or pairs, int64 [K]."""
+        if self.links is None:
+            return self.view.segments.ptr.diff()
+        return torch.bincount(self.links.client, minlength=len(self.graph.ids))
 
     def logits(self, backbone: Backbone, params: Tree) -> Tensor:
-        """Class scores [B, C] with dropout on."""
+        """The network's output [B, C] at the view's nodes, with dropout on."""
         if self.sampled is not None and isinstance(backbone, Sage):
             return backbone.sampled_logits(params, self.sampled, self.rng)
         return backbone.logits(params, self.graph, self.rng, self.view)
 
     def cross_entropy(self, backbone: Backbone, params: Tree) -> Tensor:
-        """Mean cross-entropy of each client's nodes in the batch, [K]; zero for a client without any."""
-        logits = self.logits(backbone, params)
-        loss = torch.nn.functional.cross_entropy(logits, self.graph.y[self.view.nodes], reduction="none")
-        return client_sum(loss, self.view.segments) / self.counts.clamp_min(1)
+        """Mean cross-entropy of each client's examples, [K]; zero for a client without any.
+
+        A node's loss is over its classes; a pair's is binary, its score being the inner product of its ends' outputs.
+        """
+        out, clients = self.logits(backbone, params), len(self.graph.ids)
+        if self.links is None:
+            loss = F.cross_entropy(out, self.graph.y[self.view.nodes], reduction="none")
+            return client_mean(loss, self.view.segments.client, clients)
+        link = self.links
+        score = (out[link.left] * out[link.right]).sum(1)
+        loss = F.binary_cross_entropy_with_logits(score, link.label, reduction="none")
+        return client_mean(loss, link.client, clients)
 
 
 def batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:
     """One epoch. Mini-batch b holds the b-th batch of every client that has so many."""
+    if graph.pairs is not None:
+        yield from _link_batches(graph, graph.pairs, settings, rng)
+        return
     nodes, segments = graph.train.nodes, graph.train.segments
     if settings.batch_size == 0:
         yield Batch(graph, graph.train, rng.fork("dropout"))
         return
-    shuffled = nodes[rng.fork("shuffle").shuffle(segments.ptr)]
-    place = torch.arange(nodes.numel(), device=graph.device) - segments.ptr[:-1][segments.client]
-    number = place // settings.batch_size
-    for b in range(int(number.max()) + 1 if nodes.numel() else 0):
-        chosen = shuffled[number == b]
-        sampled = None
-        if settings.fanouts:
-            sampled = sample_batch(graph, chosen, settings.fanouts, rng.fork("sample", b), replace=settings.replace)
-        yield Batch(graph, View(graph, chosen), rng.fork("dropout", b), sampled)
+    for b, chosen in enumerate(_portions(segments, settings.batch_size, rng)):
+        yield _batch(View(graph, nodes[chosen]), settings, rng.fork("batch", b))
+
+
+def _portions(segments: Segments, size: int, rng: Streams) -> Iterator[Tensor]:
+    """Rows of each mini-batch: every client's rows shuffled, then `size` at a time, sorted by client."""
+    shuffled = rng.fork("shuffle").shuffle(segments.ptr)
+    place = torch.arange(shuffled.numel(), device=shuffled.device) - segments.ptr[:-1][segments.client]
+    number = place // size
+    for b in range(int(number.max()) + 1 if number.numel() else 0):
+        yield shuffled[number == b]
+
+
+def _batch(view: View, settings: TrainingSettings, rng: Streams, links: LinkTarget | None = None) -> Batch:
+    sampled = None
+    if settings.fanouts:
+        sampled = sample_batch(view.graph, view.nodes, settings.fanouts, rng.fork("sample"), replace=settings.replace)
+    return Batch(view.graph, view, rng.fork("dropout"), sampled, links)
+
+
+def _link_batches(graph: GraphBatch, pairs: Pairs, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:
+    """Training edges, all or `batch_size` at a time, each batch with as many fresh non-edges."""
+    edges = pairs.nodes[:, pairs.role == 1]
+    owner = graph.segments.client[edges[0]]
+    order = torch.argsort(owner, stable=True)
+    edges, segments = edges[:, order], segments_of(owner, len(graph.ids))
+    known = pair_keys(edges, graph.num_nodes).sort().values
+    everything = torch.arange(edges.shape[1], device=graph.device)
+    portions = _portions(segments, settings.batch_size, rng) if settings.batch_size else iter([everything])
+    for b, chosen in enumerate(portions):
+        stream, present = rng.fork("batch", b), edges[:, chosen]
+        counts = torch.bincount(graph.segments.client[present[0]], minlength=len(graph.ids))
+        absent = sample_non_edges(graph, counts, known, stream)
+        ends = torch.cat([present, absent], 1)
+        nodes, row = torch.unique(ends, return_inverse=True)
+        label = torch.cat([torch.ones(present.shape[1]), torch.zeros(absent.shape[1])]).to(graph.device)
+        target = LinkTarget(row[0], row[1], label, graph.segments.client[ends[0]])
+        yield _batch(View(graph, nodes), settings, stream, target)
 
 
 def fresh_moments(params: Tree, settings: TrainingSettings) -> Moments:
@@ -87,6 +143,8 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
     correction depends on a client's own count and a client that sat out must not move at all.
     """
     steps = moments["step"]
+    if not bool(active.any()):
+        return
     if bool(active.all()) and bool((steps == steps[0]).all()):
         groups: list[slice | int] = [slice(None)]
     else:
@@ -95,7 +153,8 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
     for group in groups:
         for name in grads:
             leaf = params[name].data[group].requires_grad_()
-            leaf.grad = grads[name][group]
+            # The fused kernel walks raw memory: parameter, gradient and moments must lie in the same order.
+            leaf.grad = grads[name][group].contiguous()
             leaves.append((leaf, name, group))
     optimizer = _optimizer([leaf for leaf, _, _ in leaves], settings)
     if settings.optimizer == "adam":
@@ -155,7 +214,8 @@ def train_locally(
             loss = objective(params, batch)
             grads = torch.autograd.grad(loss.sum(), [params[name] for name in trained], materialize_grads=True)
             for name in trained:
-                params[name] = params[name].detach().clone() if first_step else params[name].detach()
+                value = params[name].detach()
+                params[name] = value.clone(memory_format=torch.contiguous_format) if first_step else value
             first_step = False
             active = batch.counts > 0
             optimise(params, dict(zip(trained, grads, strict=True)), moments, active, settings)

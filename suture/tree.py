@@ -45,8 +45,10 @@ def mix(tree: Tree, weights_RK: Tensor) -> Tree:
 
 
 def mean(tree: Tree, weights_K: Tensor) -> Tree:
-    """The weighted mean over clients, as a tree with K = 1."""
+    """The weighted mean over clients, as a tree with K = 1; the plain mean if nobody has any weight."""
     weights = weights_K.to(torch.float64)
+    if not bool(weights.any()):
+        weights = torch.ones_like(weights)
     return mix(tree, (weights / weights.sum()).unsqueeze(0))
 
 

@@ -16,7 +16,7 @@ from suture.graph import datasets, source_cache
 
 IN_REGISTRY = ("cora", "citeseer", "pubmed")
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -49,13 +49,14 @@ def write(tmp_path: Path) -> WriteToml:
     return write_toml
 
 
-def test_the_nine_protocols_are_shipped() -> None:
+def test_the_ten_protocols_are_shipped() -> None:
     assert protocol_names() == (
         "feddep-louvain",
         "fedggr-random",
         "fedgls-graphless",
         "fedpub-disjoint",
         "fedpub-imbalanced",
+        "fedpub-link",
         "fedpub-louvain",
         "fedpub-overlap",
         "fedpub-random",

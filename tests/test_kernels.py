@@ -13,9 +13,10 @@ from suture.kernels import (
     Segments,
     SparseMatrix,
     activate,
-    client_sum,
+    client_mean,
     segment_product,
     segment_softmax,
+    segments_of,
     sparse_product,
 )
 
@@ -111,14 +112,20 @@ class TestSegments:
         segments, values = Segments(torch.tensor(ptr)), normal(9, 4)
         expected = torch.stack([values[a:b].sum(0) for a, b in itertools.pairwise(ptr)])
         torch.testing.assert_close(segments.sum(values), expected)
-        torch.testing.assert_close(client_sum(values[:, 0], segments), expected[:, 0])
+        mean = client_mean(values[:, 0], segments.client, segments.clients)
+        torch.testing.assert_close(mean, expected[:, 0] / torch.tensor(ptr).diff().clamp_min(1))
+
+    @every_ptr
+    def test_segments_of_a_sorted_list_of_clients(self, ptr: list[int]) -> None:
+        segments = Segments(torch.tensor(ptr))
+        assert segments_of(segments.client, segments.clients).ptr.tolist() == ptr
 
     def test_sum_of_nothing_is_zero(self) -> None:
         assert torch.equal(Segments(torch.tensor([0, 0, 0])).sum(torch.empty(0, 3)), torch.zeros(2, 3))
 
-    def test_client_sum_gradient(self) -> None:
-        segments = Segments(torch.tensor(PTRS["with empty clients"]))
-        assert torch.autograd.gradcheck(lambda v: client_sum(v.square(), segments), normal(9).requires_grad_())
+    def test_client_mean_gradient_whatever_the_order_of_rows(self) -> None:
+        client = torch.tensor([3, 1, 1, 3, 0, 3, 1, 1, 0])
+        assert torch.autograd.gradcheck(lambda v: client_mean(v.square(), client, 5), normal(9).requires_grad_())
 
 
 class TestSegmentProduct:

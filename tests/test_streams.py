@@ -91,6 +91,12 @@ def test_every_bit_is_balanced_and_neighbouring_bits_are_independent() -> None:
     assert (agree - 0.5).abs().max() < 5 * sigma
 
 
+def test_no_row_repeats_a_word_of_another() -> None:
+    for width in (1, 2, 5):
+        words = Streams.of(3, ["a", "b"]).bits(ptr_of(400, 600), width)
+        assert words.unique().numel() == 1000 * width
+
+
 def test_streams_of_two_clients_and_two_labels_are_uncorrelated() -> None:
     ptr = ptr_of(50000, 50000)
     streams = Streams.of(0, ["client-1", "client-2"])

@@ -356,6 +356,22 @@ def test_the_arguments_are_left_untouched(settings: TrainingSettings) -> None:
         assert not {v.data_ptr() for v in params.values()} & {v.data_ptr() for v in start.values()}
 
 
+def test_every_epoch_has_its_own_batches_and_its_own_noise() -> None:
+    graph, settings = toy_batch(), TrainingSettings(local_epochs=3, batch_size=4)
+    backbone = make_backbone(ModelSettings(hidden=8), FEATURES, CLASSES)
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def objective(params: Tree, batch: Batch) -> Tensor:
+        seen.append((batch.view.nodes, batch.rng.keys))
+        return batch.cross_entropy(backbone, params)
+
+    start = tile(backbone.init(torch.Generator().manual_seed(1)), 4)
+    train_locally(graph, start, fresh_moments(start, settings), objective, settings, Streams.of(0, IDS))
+    assert len(seen) == 9
+    assert len({tuple(nodes.tolist()) for nodes, _ in seen}) == 9
+    assert len({tuple(keys.tolist()) for _, keys in seen}) == 9
+
+
 def test_the_loss_reported_is_that_of_the_last_epoch() -> None:
     """With plain SGD the loss before each step can be written down from the parameters one epoch earlier."""
     graph, model = toy_batch(), local_model("gcn")

@@ -69,7 +69,7 @@ def _settings(description: dict[str, Any], path: Path) -> ModelSettings:
 
 def _sizes(params: Tree, settings: ModelSettings) -> tuple[int, int]:
     """Features and classes, read off the first weight [1, F, ...] and the last layer's bias [1, C]."""
-    first = next(value for name, value in params.items() if name.startswith("layer1.") and value.dim() > 2)
+    first = params["layer1.self" if settings.kind == "sage" else "layer1.weight"]
     last = "head" if settings.head else f"layer{settings.layers}"
     return first.shape[1], params[f"{last}.bias"].shape[1]
 

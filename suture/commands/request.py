@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -13,6 +14,7 @@ from suture.config import load_config
 from suture.errors import ConfigError
 from suture.graph.cut import load_manifest
 
+T = TypeVar("T")
 DEFAULT_DATASET = "cora"
 DEFAULT_METHOD = "fedavg"
 RUNS = Path("runs")
@@ -63,9 +65,10 @@ class Settled:
 def settle(request: Request) -> Settled:
     """Fill the gaps and check every name and value; nothing is read but configuration and manifest."""
     config = load_config(request.config) if request.config else None
-    dataset = request.dataset or (config and config.dataset) or DEFAULT_DATASET
-    protocol = request.protocol or (config and config.protocol) or api.DEFAULT_PROTOCOL
-    methods = request.methods or (config and config.methods) or _default_methods(request)
+    in_file = (config.dataset, config.protocol, config.methods) if config else (None, None, None)
+    dataset = _first(request.dataset, in_file[0], DEFAULT_DATASET)
+    protocol = _first(request.protocol, in_file[1], api.DEFAULT_PROTOCOL)
+    methods = _first(request.methods, in_file[2], (DEFAULT_METHOD,) if request.single else api.DEFAULT_METHODS)
     if request.single and len(methods) > 1:
         raise ConfigError(f"`suture run` takes one method, got {', '.join(methods)}; choose one, or use `suture compare`")
     made = api.plan(
@@ -84,8 +87,10 @@ def settle(request: Request) -> Settled:
     return Settled(protocol, dataset, methods, request, made)
 
 
-def _default_methods(request: Request) -> tuple[str, ...]:
-    return (DEFAULT_METHOD,) if request.single else api.DEFAULT_METHODS
+def _first(typed: T | None, in_file: T | None, default: T) -> T:
+    """The strongest that was given; what was given empty is given, and refused later."""
+    chosen = typed if typed is not None else in_file
+    return chosen if chosen is not None else default
 
 
 def _check_manifest(manifest: Path, clients: int | None) -> None:

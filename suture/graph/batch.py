@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.kernels import Segments, SparseMatrix, segment_product, stacked_product
+from suture.kernels import Segments, SparseMatrix, segment_product, segments_of, stacked_product
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
 DENSE_SPEED_UP = 5
@@ -80,6 +80,21 @@ class Features:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Pairs of nodes that are (label 1) or are not (0) linked. Shapes: nodes [2, P] flat positions, label and role [P]."""
+
+    nodes: Tensor
+    label: Tensor
+    role: Tensor
+
+    def moved(self, new_position: Tensor) -> Pairs:
+        """The pairs whose nodes have a new position (others are -1)."""
+        nodes = new_position[self.nodes]
+        inside = nodes[0] >= 0
+        return Pairs(nodes[:, inside], self.label[inside], self.role[inside])
+
+
+@dataclass(frozen=True)
 class View:
     """Some nodes of a graph whose outputs are wanted: a last layer need not compute the others.
 
@@ -92,8 +107,7 @@ class View:
     @cached_property
     def segments(self) -> Segments:
         """How the nodes are divided among clients."""
-        counts = torch.bincount(self.graph.segments.client[self.nodes], minlength=len(self.graph.ids))
-        return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+        return segments_of(self.graph.segments.client[self.nodes], len(self.graph.ids))
 
     @cached_property
     def gcn_operator(self) -> SparseMatrix:
@@ -121,6 +135,8 @@ class GraphBatch:
     y: Tensor
     role: Tensor
     node_id: Tensor
+    pairs: Pairs | None = None
+    """For link prediction: the edges by role, and sampled non-edges; `edge_index` then holds training edges only."""
 
     @property
     def num_nodes(self) -> int:
@@ -143,8 +159,11 @@ class GraphBatch:
 
     @cached_property
     def num_train(self) -> Tensor:
-        """Training nodes of each client, int64 [K]."""
-        return self.train.segments.ptr.diff()
+        """Training examples of each client, nodes or (in link prediction) edges, int64 [K]."""
+        if self.pairs is None:
+            return self.train.segments.ptr.diff()
+        owner = self.segments.client[self.pairs.nodes[0, self.pairs.role == 1]]
+        return torch.bincount(owner, minlength=len(self.ids))
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -205,6 +224,7 @@ class GraphBatch:
             self.y[index],
             self.role[index],
             self.node_id[index],
+            self.pairs.moved(new_position) if self.pairs is not None else None,
         )
 
     def client_data(self, k: int) -> Data:
@@ -232,6 +252,7 @@ class GraphBatch:
             self.y.to(device),
             self.role.to(device),
             self.node_id.to(device),
+            Pairs(*(t.to(device) for t in (p.nodes, p.label, p.role))) if (p := self.pairs) is not None else None,
         )
 
 

@@ -7,7 +7,6 @@ hash, so keep the value that `save_manifest` returns where it matters.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +23,7 @@ from suture.graph.data import fingerprint
 from suture.graph.partition import Partition, make_partition
 from suture.graph.splits import Role, Split, make_split
 from suture.settings import PartitionSettings, PreprocessSettings, SplitSettings
-from suture.storage import read_json, write_atomically
+from suture.storage import read_json, sha256_of_json, write_atomically
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
@@ -74,7 +73,7 @@ def make_cut(
 def save_manifest(cut: Cut, path: Path) -> str:
     """Writes the cut to one JSON file, whole or not at all, and returns the SHA-256 of its content."""
     content = _to_content(cut)
-    digest = _sha256(content)
+    digest = sha256_of_json(content)
     write_atomically(path, (json.dumps({"sha256": digest, **content}) + "\n").encode())
     return digest
 
@@ -99,7 +98,7 @@ def _verified(content: dict[str, object], path: Path) -> dict[str, object]:
     if "sha256" not in content:
         raise IntegrityError(f"{path} is not a manifest: it has no 'sha256' at its top level")
     promised = content.pop("sha256")
-    if promised != _sha256(content):
+    if promised != sha256_of_json(content):
         raise IntegrityError(
             f"the manifest {path} does not hold what its sha256 promises: it was edited or damaged, copy it again"
         )
@@ -190,11 +189,6 @@ def _members(numbers: object, nodes: int) -> Tensor:
     if not len(members) or members[0] < 0 or members[-1] >= nodes or (np.diff(members) <= 0).any():
         raise ValueError(f"a client's nodes must be ascending numbers from 0 to {nodes - 1}, at least one")
     return torch.from_numpy(members)
-
-
-def _sha256(content: dict[str, object]) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def installed_version(package: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from suture.graph.batch import Features, GraphBatch
-from suture.kernels import Segments, SparseMatrix
+from suture.kernels import Segments, SparseMatrix, segments_of
 from suture.streams import Streams
 
 
@@ -39,8 +39,7 @@ class SampledBatch:
 
 
 def _segments(nodes: Tensor, graph: GraphBatch) -> Segments:
-    counts = torch.bincount(graph.segments.client[nodes], minlength=len(graph.ids))
-    return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+    return segments_of(graph.segments.client[nodes], len(graph.ids))
 
 
 def sample_neighbours(
@@ -62,8 +61,7 @@ def sample_neighbours(
         return position[keep], adjacency.col[entry[keep]].long()
     candidates = adjacency.take_rows(nodes)
     owner = graph.segments.client[nodes][candidates.row]
-    counts = torch.bincount(owner, minlength=len(graph.ids))
-    ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    ptr = segments_of(owner, len(graph.ids)).ptr
     # A random order inside every row; the first `fanout` of each row are a draw without replacement. Integer keys and a
     # stable sort, because the rounding of row + uniform would depend on where a client stands in the batch.
     order = torch.argsort((candidates.row << 32) | (rng.bits(ptr).squeeze(1) & 0xFFFFFFFF), stable=True)

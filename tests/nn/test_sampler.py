@@ -124,6 +124,13 @@ def test_nobody_hears_from_another_client(replace: bool) -> None:
         owner = block.segments.client
 
 
+def test_each_hop_is_drawn_anew() -> None:
+    graph = toy_batch()
+    inner, outer = sample_batch(graph, every_node(graph), (3, 3), Streams.of(0, graph.ids), replace=False).blocks
+    assert inner.mean.rows == outer.mean.rows == graph.num_nodes
+    assert not torch.equal(inner.mean.to_dense(), outer.mean.to_dense())
+
+
 def test_a_block_averages_and_an_isolated_node_gets_zero() -> None:
     graph = toy_batch()
     (block,) = sample_batch(graph, every_node(graph), (3,), Streams.of(0, graph.ids), replace=True).blocks
