@@ -29,16 +29,19 @@ class Case:
 CASES = {
     "cs": Case("cs", 10, 2.0, ("local_epochs=1",)),
     "arxiv-size": Case("csbm:nodes=170000,degree=14.1,features=128,classes=40,communities=10", 20, 4.0),
-    "thousand": Case("csbm:nodes=100000,degree=6,features=500,classes=5,communities=200", 1000, 4.0, ("partition.kind=random",)),
+    "thousand": Case(
+        "csbm:nodes=100000,degree=6,features=500,classes=5,communities=200", 1000, 4.0, ("partition.kind=random",)
+    ),
 }
 
 
 def child(name: str, root: Path | None) -> None:
     """Run one case in this process and print its figures as JSON."""
-    import suture
-    from suture.memory import peak_bytes, reuse_freed_pages
+    from suture.process import peak_bytes, settle
 
-    reuse_freed_pages()
+    settle()
+    import suture
+
     case = CASES[name]
     started = time.perf_counter()
     result = suture.run(

@@ -20,21 +20,24 @@ import statistics
 import time
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch_geometric.data import Data
-from torch_geometric.nn import GCNConv
+from suture.process import settle
 
-from suture.config import resolve
-from suture.engines.embedded import EmbeddedCohort
-from suture.graph import datasets
-from suture.memory import reuse_freed_pages
-from suture.message import Nothing
-from suture.methods.fedavg import FedAvg
-from suture.nn.export import state_for_pyg
-from suture.run import Prepared, prepare, preprocess
-from suture.tree import Tree
+settle()  # for both sides, and before torch is imported
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch_geometric.data import Data  # noqa: E402
+from torch_geometric.nn import GCNConv  # noqa: E402
+
+from suture.config import resolve  # noqa: E402
+from suture.engines.embedded import EmbeddedCohort  # noqa: E402
+from suture.graph import datasets  # noqa: E402
+from suture.message import Nothing  # noqa: E402
+from suture.methods.fedavg import FedAvg  # noqa: E402
+from suture.nn.export import state_for_pyg  # noqa: E402
+from suture.run import Prepared, prepare, preprocess  # noqa: E402
+from suture.tree import Tree  # noqa: E402
 
 CLIENTS = 10
 WANTED = {"cora": 5, "citeseer": 5, "pubmed": 3, "computers": 4, "cs": 8}
@@ -62,7 +65,9 @@ class PlainLoop:
         self.data: list[Data] = [prepared.clients.client_data(k) for k in range(len(prepared.clients.ids))]
         self.models = [PlainGcn(task.features, settings.hidden, task.classes, settings.dropout) for _ in self.data]
         train = method.training
-        self.optimizers = [torch.optim.Adam(m.parameters(), lr=train.lr, weight_decay=train.weight_decay) for m in self.models]
+        self.optimizers = [
+            torch.optim.Adam(m.parameters(), lr=train.lr, weight_decay=train.weight_decay) for m in self.models
+        ]
         self.weights = state_for_pyg(initial, settings)
 
     def round(self) -> float:
@@ -129,7 +134,7 @@ def unavoidable(prepared: Prepared, method: FedAvg) -> tuple[float, float]:
     # Features need no gradient, so the first layer's backward pass costs one product, the others' two.
     work = 3 * first + 4 * (hidden_product + head) + 3 * edges * hidden
     weights = sum(value.numel() for value in method.initial_params(prepared.task).values()) * len(graph.ids)
-    # Adam reads weight, gradient and two moments and writes three of them; sending and averaging reads each weight once more.
+    # Adam reads weight, gradient and two moments and writes three; sending and averaging reads each weight once more.
     traffic = 4 * (9 * weights + 2 * 6 * graph.num_nodes * hidden)
     return float(work), float(traffic)
 
@@ -145,7 +150,9 @@ def measure(name: str, root: Path | None, rounds: int, rates: tuple[float, float
     for _ in range(5):
         accuracy = (ours.round(), loop.round())
     if abs(accuracy[0] - accuracy[1]) > 0.005:
-        raise SystemExit(f"{name}: after 5 rounds ours reaches {accuracy[0]:.4f}, the loop {accuracy[1]:.4f}: not the same work")
+        raise SystemExit(
+            f"{name}: after 5 rounds ours reaches {accuracy[0]:.4f}, the loop {accuracy[1]:.4f}: not the same work"
+        )
 
     method = FedAvg(model=settings.model, training=settings.training)
     ours, loop = Ours(prepared, method), PlainLoop(prepared, method, initial)
@@ -178,10 +185,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None, help="write the figures to this file")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    reuse_freed_pages()  # for both sides
     rates = machine_limits()
     print(f"{options.threads} threads, {rates[0] / 1e9:.0f} G multiply-adds/s, {rates[1] / 1e9:.1f} GB/s")
-    print(f"{'dataset':10} {'ours ms':>9} {'loop ms':>9} {'ratio':>6} {'wanted':>6} {'limit':>6}  accuracy after 5 exact rounds")
+    print(
+        f"{'dataset':10} {'ours ms':>9} {'loop ms':>9} {'ratio':>6} {'wanted':>6} {'limit':>6}  accuracy after 5 exact rounds"
+    )
     results = []
     for name in options.datasets.split(","):
         row = measure(name, options.data_root, options.rounds, rates)

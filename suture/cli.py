@@ -20,6 +20,7 @@ import typer
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.stopping import Halt, halting
+from suture.process import settle
 
 F = TypeVar("F", bound=Callable[..., Any])
 REFUSED = 2
@@ -306,6 +307,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. SUTURE_DEBUG=1 shows where an error came from."""
+    settle()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets a ? and no traceback

@@ -42,7 +42,8 @@ def _traffic(method: Method[Any, Any], made: Plan, clients: int) -> tuple[str, s
     if method.sees_uncut_graph:
         return str(rounds), "nothing: central", "nothing"
     features, classes = _sizes(made.dataset)
-    task = Task(features, classes, made.seeds[0])
+    outputs = made.protocol.model.hidden if made.protocol.task == "link" else classes
+    task = Task(features, outputs, made.seeds[0])
     # What the server hands out in a round is about what comes back.
     each = sum(method.deploy(method.init_server(task), ("client-0",)).nbytes())
     asked = max(1, round(method.training.participation * clients))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,13 +54,13 @@ class Traffic:
 def read_curve(run: Path) -> Curve:
     """The metrics of a run; of a run that has not begun, an empty curve."""
     lines = list(_lines(run / "metrics.jsonl"))
-    evaluated = [line for line in lines if "validation" in line]
+    evaluated = [line for line in lines if line.get("validation") is not None]
     try:
         return Curve(
             len(lines),
             tuple(int(line["round"]) for line in evaluated),
             tuple(float(line["validation"]) for line in evaluated),
-            tuple(float(line["test"]) for line in evaluated),
+            tuple(math.nan if line["test"] is None else float(line["test"]) for line in evaluated),
             tuple(tuple(line["client_validation"]) for line in evaluated),
             tuple(tuple(line["client_test"]) for line in evaluated),
         )

@@ -93,7 +93,9 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
         f"round reported: {ROUND_REPORTED[settings.select]}.",
         _meaning(plan),
     ]
-    if any(row.values["accuracy_global"] is None for row in rows):
+    if plan.protocol.task == "link":
+        lines.append(f"{NOTHING} uncut graph: each client hides its own links, so none are tested there.")
+    elif any(row.values["accuracy_global"] is None for row in rows):
         lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
     if any(row.method == "global" for row in rows):
         lines.append(UPPER_BOUND)
@@ -102,4 +104,5 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
 
 def _meaning(plan: Plan) -> str:
     spread = "mean ± deviation over seeds" if len(plan.seeds) > 1 else "one seed"
-    return f"Test accuracy in %, {spread}; * is the number this protocol reports."
+    metric = "ROC-AUC of held-out links" if plan.protocol.task == "link" else "Test accuracy"
+    return f"{metric} in %, {spread}; * is the number this protocol reports."

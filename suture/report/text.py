@@ -67,6 +67,7 @@ def listed(thing: str, values: Sequence[object]) -> str:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """A curve in one line of `width` characters or fewer, from its own lowest to its own highest value."""
+    values = [value for value in values if not math.isnan(value)]
     if not values:
         return ""
     if len(values) > width:
