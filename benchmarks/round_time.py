@@ -187,9 +187,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     rates = machine_limits()
     print(f"{options.threads} threads, {rates[0] / 1e9:.0f} G multiply-adds/s, {rates[1] / 1e9:.1f} GB/s")
-    print(
-        f"{'dataset':10} {'ours ms':>9} {'loop ms':>9} {'ratio':>6} {'wanted':>6} {'limit':>6}  accuracy after 5 exact rounds"
-    )
+    header = ("dataset", "ours ms", "loop ms", "ratio", "wanted", "limit")
+    print("{:10} {:>9} {:>9} {:>6} {:>6} {:>6}  accuracy after 5 exact rounds".format(*header))
     results = []
     for name in options.datasets.split(","):
         row = measure(name, options.data_root, options.rounds, rates)
