@@ -196,7 +196,7 @@ def show(path: opt.RunFolder) -> None:
     app,
     "export",
     "suture export runs/mine/fedavg-seed0 --out model.safetensors",
-    "suture export runs/mine/fedper-seed0 --client client-2 --out model.safetensors",
+    "suture export runs/mine/fedper-seed0 --client client-02 --out model.safetensors",
 )
 def export(
     path: opt.RunFolder,
@@ -217,25 +217,25 @@ def export(
 @_command(app, "methods", "suture methods", "suture methods fedprox")
 def methods(name: opt.Name = None) -> None:
     """List the methods, or the hyper-parameters of one."""
-    from suture.commands import listing
+    from suture.commands.methods import show_methods
 
-    listing.methods(name)
+    show_methods(name)
 
 
 @_command(app, "protocols", "suture protocols", "suture protocols fedpub-disjoint")
 def protocols(name: opt.Name = None) -> None:
     """List the evaluation protocols, or every value of one."""
-    from suture.commands import listing
+    from suture.commands.protocols import show_protocols
 
-    listing.protocols(name)
+    show_protocols(name)
 
 
 @_command(data_app, "list", "suture data list")
 def data_list(data_root: opt.DataRoot = None) -> None:
     """List every dataset and whether it is here."""
-    from suture.commands import listing
+    from suture.commands import data
 
-    listing.data_list(data_root)
+    data.show_list(data_root)
 
 
 @_command(data_app, "get", "suture data get cora citeseer")
@@ -243,17 +243,17 @@ def data_get(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets")], data_root: opt.DataRoot = None
 ) -> None:
     """Fetch datasets and check them against their published hashes."""
-    from suture.commands import listing
+    from suture.commands import data
 
-    listing.data_get(names, data_root)
+    data.fetch(names, data_root)
 
 
 @_command(data_app, "info", "suture data info cora", "suture data info csbm")
 def data_info(name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset")], data_root: opt.DataRoot = None) -> None:
     """Describe one dataset: size, source, licence, files; for a generated one its arguments."""
-    from suture.commands import listing
+    from suture.commands import data
 
-    listing.data_info(name, data_root)
+    data.show_info(name, data_root)
 
 
 @_command(

@@ -33,9 +33,7 @@ METHODS = {
 WriteToml = Callable[[str], Path]
 
 
-def resolved(
-    protocol: str | Path = "fedpub-disjoint", dataset: str = "cora", *sets: str, **options: object
-) -> Resolved:
+def resolved(protocol: str | Path = "fedpub-disjoint", dataset: str = "cora", *sets: str, **options: object) -> Resolved:
     return resolve(protocol, dataset, sets, method_fields=METHODS, **options)  # type: ignore[arg-type]
 
 

@@ -93,12 +93,11 @@ def _supervised(out: Path, made: api.Plan, work: Work) -> Iterator[api.Options]:
 
         try:
             yield api.Options(work.data_root, work.device, work.chunk, watch_and_note, lambda: stopper.asked)
-        except Interrupted as stopped:
-            raise Interrupted(f"{stopped}; continue with: suture resume {out}") from None
-        except Halt:
-            if any((out / name).exists() for name in (api.RUN, api.COMPARISON)):
-                raise Interrupted(f"stopped at once; continue with: suture resume {out}") from None
-            raise Interrupted("stopped before the first round; nothing was kept") from None
+        except (Interrupted, StorageError, Halt) as stopped:
+            begun = any((out / name).exists() for name in (api.RUN, api.COMPARISON))
+            if isinstance(stopped, Halt):
+                stopped = Interrupted("stopped at once" if begun else "stopped before the first round; nothing was kept")
+            raise type(stopped)(f"{stopped}; continue with: suture resume {out}" if begun else str(stopped)) from None
 
 
 def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:

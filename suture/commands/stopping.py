@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-REMARK = b"\nfinishing this round; once more to stop at once\n"
+REMARK = b"\nfinishing this round; Ctrl-C once more stops at once\n"
 
 
 class Halt(BaseException):

@@ -62,6 +62,10 @@ class FedAvg(Method[Server, Kept]):
         """Parameters that travel: all of them."""
         return list(self.initial_params(task))
 
+    def frozen_names(self, task: Task) -> frozenset[str]:
+        """Entries of a client's model that no gradient reaches."""
+        return self.backbone(task).frozen_names()
+
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
         """What a client minimises: the sum of these, each one value a client [K]."""
         return {"cross-entropy": batch.cross_entropy(self.backbone(task), params)}
@@ -102,7 +106,7 @@ class FedAvg(Method[Server, Kept]):
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients.task)),
             self.training,
             clients.rng,
-            self.backbone(clients.task).frozen_names(),
+            self.frozen_names(clients.task),
         )
         sent = {name: params[name] for name in down.params}
         return Kept(clients.ids, params, moments), Up(clients.ids, sent, self.weight(clients), loss)

@@ -91,9 +91,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     # What follows the last line break is a line that is being written at this moment.
     for line in content.split(b"\n")[:-1]:
         try:
-            yield json.loads(line)
+            content_of_line = json.loads(line)
         except ValueError as error:
             raise _damaged(path) from error
+        if not isinstance(content_of_line, dict):
+            raise _damaged(path)
+        yield content_of_line
 
 
 def _damaged(path: Path) -> IntegrityError:

@@ -88,7 +88,7 @@ def _clients(path: Path, made: Plan, outcome: Outcome | None, curve: Curve) -> R
         settings = made.protocol.evaluation
         accuracy = curve.reported(settings, outcome.best_round) if outcome else curve.client_test[-1]
     rows = list(zip(parts.ids, parts.members, parts.graphless, accuracy, strict=True))
-    title = f"Clients, test accuracy {when}"
+    title = f"Clients, test {'ROC-AUC' if made.protocol.task == 'link' else 'accuracy'} {when}"
     if len(rows) > MOST_CLIENTS:
         title += f": the {MOST_CLIENTS} lowest of {len(rows)}"
         rows = sorted(rows, key=lambda row: 1.0 if row[3] is None else row[3])[:MOST_CLIENTS]

@@ -19,6 +19,7 @@ from suture.methods import METHODS
 from suture.methods.fedavg import FedAvg, Kept, Up
 from suture.streams import Streams
 from suture.train import batches
+from suture.tree import tile
 
 EVERY_METHOD = pytest.mark.parametrize("name", list(METHODS))
 
@@ -123,7 +124,7 @@ def test_every_loss_term_has_a_gradient(name: str, world: World) -> None:
     if not isinstance(method, FedAvg):
         pytest.skip(f"{name} is not trained through FedAvg's loss terms; its own test file checks its terms")
     graph = world.graph_for(method)
-    received = {key: value.expand(len(graph.ids), *value.shape[1:]) for key, value in method.initial_params(world.task).items()}
+    received = tile(method.initial_params(world.task), len(graph.ids))
     params = {key: (value + 0.1).clone().requires_grad_() for key, value in received.items()}
     rng = Streams.of(0, graph.ids, "test")
     batch = next(batches(graph, method.training, rng))

@@ -37,7 +37,8 @@ def test_fedprox_pulls_towards_the_received_model(world: World) -> None:
     """The stronger the pull, the nearer clients stay to where the round began."""
     distances = []
     for mu in (0.0, 1.0, 100.0):
-        method = dataclasses.replace(small(FedProx, mu=mu), training=TrainingSettings(rounds=1, local_epochs=5, optimizer="sgd", lr=0.01))
+        training = TrainingSettings(rounds=1, local_epochs=5, optimizer="sgd", lr=0.01)
+        method = dataclasses.replace(small(FedProx, mu=mu), training=training)
         cohort = EmbeddedCohort.start(method, world.clients, world.task)
         start = method.init_server(world.task)
         method.round(start, cohort)
@@ -69,7 +70,7 @@ def test_global_is_fedavg_with_one_client(world: World) -> None:
     left = run_to_end(small(Global), world.whole, world.task)
     right = run_to_end(small(FedAvg), world.whole, world.task)
     assert_same(left, right, tolerance=0.0)
-    assert_close(left.server, Server(("server",), {n: v for n, v in _params(left).items()}), 1e-7)
+    assert_close(left.server, Server(("server",), _params(left)), 1e-7)
 
 
 def _params(end: object) -> dict[str, torch.Tensor]:

@@ -50,7 +50,8 @@ def test_nothing_is_cut_off(comparison: Comparison, made: Plan, width: int) -> N
 
 
 def test_mean_and_sample_deviation_over_seeds(comparison: Comparison, made: Plan) -> None:
-    (line,) = (line for line in printed(comparison_report(comparison.rows(), made, 5), 120).splitlines() if "fedavg " in line)
+    text = printed(comparison_report(comparison.rows(), made, 5), 120)
+    (line,) = (line for line in text.splitlines() if line.startswith("fedavg"))
     # 0.80 and 0.82: mean 0.81, deviation 0.02 / sqrt(2)
     assert line.split()[1:3] == ["81.00", "±1.41"]
 

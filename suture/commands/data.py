@@ -1,0 +1,68 @@
+"""`suture data`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from suture.graph import datasets
+from suture.report import console
+from suture.report.text import byte_size
+
+
+def show_list(root: Path | None) -> None:
+    """Every graph that can be asked for by name."""
+    root = datasets.data_root(root)
+    table = console.grid("dataset", "nodes", "edges", "features", "classes", numbers_from=1)
+    table.add_column("here")
+    for info in datasets.catalogue():
+        here = "generated" if not info.raw else "yes" if info.present(root) else "no"
+        sizes = (info.nodes, info.edges // 2, info.features, info.classes)
+        table.add_row(info.name, *(f"{size:,}" for size in sizes), here)
+    screen = console.results()
+    screen.print(table)
+    screen.print(Text(f"\nHere means under {root}. Edges are undirected. More: suture data info NAME"))
+
+
+def fetch(names: Sequence[str], root: Path | None) -> None:
+    """Fetch what is not here yet."""
+    for name in names:
+        datasets.about(name)
+    for name in names:
+        obtained = datasets.get(name, root)
+        where = f": {len(obtained.files)} files in {obtained.folder}, hashes checked" if obtained.folder else ""
+        console.results().print(Text(f"{obtained.name}: {obtained.source}{where}"), soft_wrap=True)
+
+
+def show_info(name: str, root: Path | None) -> None:
+    """All that is known about one graph without loading it."""
+    info, root = datasets.about(name), datasets.data_root(root)
+    table = console.grid("", "")
+    table.show_header = False
+    rows = {
+        "name": f"{info.name}: {info.title}",
+        "what": info.source,
+        "size": f"{info.nodes:,} nodes, {info.edges // 2:,} undirected edges, {info.features:,} features, "
+        f"{info.classes} classes",
+        "cite": info.citation,
+        "licence": info.licence,
+    }
+    for number, raw in enumerate(info.raw):
+        found = [root / raw.folder / file.path for file in raw.files if (root / raw.folder / file.path).is_file()]
+        size = f", {byte_size(sum(file.stat().st_size for file in found))}" if found else ""
+        rows["or" if number else "files"] = f"{raw.folder}: {len(found)} of {len(raw.files)} under {root}{size}"
+    if not info.raw:
+        rows["arguments"] = ", ".join(_arguments(info.name))
+        rows["example"] = f"--dataset {info.name}:{_arguments(info.name)[0]}"
+    for key, value in rows.items():
+        table.add_row(key, value)
+    console.results().print(table)
+
+
+def _arguments(generator: str) -> list[str]:
+    signature = inspect.signature(datasets.GENERATORS[generator])
+    texts = {name: p.default for name, p in signature.parameters.items() if name != "seed"}
+    return [f"{name}={'/'.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in texts.items()]

@@ -1,0 +1,49 @@
+"""`suture methods`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.text import Text
+
+from suture.method import Method
+from suture.methods import METHODS, method_class, own_fields
+from suture.report import console
+from suture.report.docs import field_docs
+
+
+def show_methods(name: str | None) -> None:
+    """All methods in a table, or one of them with its hyper-parameters."""
+    screen = console.results()
+    if name is None:
+        table = console.grid("method", "what it does", "paper")
+        for method in METHODS.values():
+            table.add_row(method.name, method.summary, _paper(method) or "baseline")
+        screen.print(table)
+        screen.print("\nHyper-parameters of one of them: suture methods NAME")
+        return
+    method = method_class(name)
+    screen.print(Text(f"{method.name}: {method.summary}", style="bold"))
+    if _paper(method):
+        screen.print(_paper(method))
+    personal = "one model serves everybody" if method.one_model else "every client ends with its own model"
+    edges = "can take part" if method.accepts_graphless else "cannot take part"
+    screen.print(f"{personal}; clients without edges {edges}.".capitalize())
+    screen.print()
+    own, docs = own_fields(method), field_docs(method)
+    fields = [field for field in dataclasses.fields(method) if field.name in own]
+    if not fields:
+        screen.print("It has no hyper-parameters of its own; the protocol sets its model and training.")
+        return
+    table = console.grid("hyper-parameter", "type", "default", "meaning")
+    for field in fields:
+        kind = field.type if isinstance(field.type, str) else field.type.__name__
+        table.add_row(field.name, kind, str(field.default), docs.get(field.name, ""))
+    screen.print(table)
+    screen.print(f"\nSet one with: --set {name}.{fields[0].name}={fields[0].default}")
+
+
+def _paper(method: type[Method[Any, Any]]) -> str:
+    """Its own paper, not that of a method it builds upon."""
+    return str(vars(method).get("paper", ""))

@@ -1,0 +1,224 @@
+"""FedGNN: Federated graph neural network for privacy-preserving recommendation. Wu et al., 2021.
+
+For subgraphs as FED-PUB (Baek et al., ICML 2023, appendix B.2) describes it: local subgraphs are expanded with relevant
+nodes of other clients, found by a similarity above a threshold, and the expanded subgraphs are trained by FedAvg.
+
+    for t = 1..T
+      1  server samples a share of the clients and sends them w
+      2  every `interval` rounds
+           client k sends h_v, the input of its last message-passing layer under w, of each node v
+           server, as the third party that matches: M_v <- the at most `neighbours` nodes u of other clients that are most
+             similar to v, those with cos(h_u, h_v) > threshold; returns |M_v| and z_v = mean of h_u over M_v
+      3  client k: w_k <- E local epochs from w, with the frozen foreign neighbours in the input of the last layer,
+           h_v <- (h_v + |M_v| z_v) / (1 + |M_v|), also when it predicts
+      4  w <- sum_k (n_k / n) w_k
+
+As in Wu et al. it is embeddings that are exchanged and a third party that knows whose they are. They match users by
+encrypted ids of common items; for disjoint subgraphs FED-PUB matches by similarity, and so do we for overlapping ones,
+where copies of a node resemble each other most. Their pseudo items and noise are not part of FED-PUB's description.
+Neighbours are never sampled here, whatever fan-out the protocol prescribes, and an exported model knows only its own graph.
+
+Privacy: this method reveals more than FedAvg. The third party sees an embedding of every node, from which it may infer
+labels and, wherever the layers below can be inverted (such as one layer that is no narrower than the features), features;
+other clients see means of up to `neighbours` embeddings. No raw features, edges, labels or node ids are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suture.errors import ConfigError
+from suture.graph.batch import Features, GraphBatch, View
+from suture.message import Message, Model, Nothing, Rows
+from suture.method import Clients, Cohort, Scores, Task, step
+from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
+from suture.nn.backbones import BACKBONES, Backbone
+from suture.tree import Tree, mean, tile
+
+# Cosines held at a time while matching: 64 MB, whatever the number of nodes.
+COSINES_AT_A_TIME = 1 << 24
+
+
+@dataclass(frozen=True)
+class Counted(Server):
+    """The global model, and how many rounds there were."""
+
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Embeddings(Message):
+    """Client to third party: `rows` [N_k, H], one embedding a node."""
+
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Foreign(Message):
+    """Third party to client, for each of its nodes: mean embedding of the matched ones [N_k, H], their number [N_k]."""
+
+    mean: Rows
+    count: Rows
+
+
+@dataclass(frozen=True)
+class Expanded(Kept):
+    """What a client keeps: also what it last heard about foreign neighbours."""
+
+    mean: Rows
+    count: Rows
+
+
+@dataclass(frozen=True)
+class FedGnn(FedAvg):
+    """FedAvg on subgraphs expanded with similar nodes of other clients."""
+
+    name: ClassVar[str] = "fedgnn"
+    summary: ClassVar[str] = "FedAvg on subgraphs expanded with similar nodes' embeddings from other clients"
+    paper: ClassVar[str] = "Wu et al., 2021"
+
+    threshold: float = 0.5
+    """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
+    neighbours: int = 5
+    """Most foreign neighbours a node can have."""
+    interval: int = 1
+    """Rounds from one exchange of embeddings to the next."""
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 1 or self.interval < 1:
+            values = f"neighbours={self.neighbours}, interval={self.interval}"
+            raise ConfigError(f"fedgnn needs neighbours and interval >= 1, got {values}")
+        if self.model.layers < 2:
+            raise ConfigError("fedgnn needs a model with layers >= 2: below a single layer there are only raw features")
+        object.__setattr__(self, "training", replace(self.training, fanouts=()))
+
+    def backbone(self, task: Task) -> Expanding:
+        """The network the settings name, with foreign neighbours in its last layer."""
+        if task.module is not None:
+            raise ConfigError("fedgnn needs one of the built-in models: it has to see the input of the last layer")
+        return expanding(self.model.kind)(self.model, task.features, task.classes)
+
+    def init_server(self, task: Task) -> Counted:
+        """The initial model."""
+        return Counted(SERVER, super().init_server(task).params, 0)
+
+    def init_clients(self, clients: Clients[Nothing]) -> Expanded:
+        """The initial model, and no foreign neighbours."""
+        kept, graph = super().init_clients(clients), clients.graph
+        means = torch.zeros(graph.num_nodes, self.model.hidden, device=graph.device)
+        counts = torch.zeros(graph.num_nodes, device=graph.device)
+        ptr = graph.segments.ptr
+        return Expanded(clients.ids, kept.params, kept.moments, Rows(means, ptr), Rows(counts, ptr))
+
+    def round(self, server: Counted, cohort: Cohort) -> Counted:  # type: ignore[override]
+        """Lines 1-4 of the box."""
+        cohort = cohort.sample(self.training.participation)
+        down = Model(cohort.ids, tile(server.params, len(cohort.ids)))
+        if server.rounds % self.interval == 0:
+            found = self.match(cohort.ask(self.reveal, down))
+            cohort.ask(self.expand, found)
+            cohort.report(foreign_neighbours=float(found.count.values.mean()))
+        up = cohort.ask(self.local_update, down)
+        cohort.report(loss=float(up.loss.mean()))
+        return Counted(SERVER, mean(up.params, up.weight), server.rounds + 1)
+
+    @step
+    def reveal(self, clients: Clients[Expanded], down: Model) -> tuple[Expanded, Embeddings]:
+        """Line 2, first half."""
+        with torch.no_grad():
+            hidden = self.backbone(clients.task).hidden(down.params, clients.graph)
+        return clients.state, Embeddings(clients.ids, Rows(hidden, clients.graph.segments.ptr))
+
+    def match(self, revealed: Embeddings) -> Foreign:
+        """Line 2, second half: all nodes against all others, a block of nodes at a time."""
+        # In an order of its own, so that equally similar nodes are chosen alike whatever the order of the clients.
+        rows = revealed.select(sorted(revealed.ids)).rows
+        hidden, lengths = rows.values, rows.ptr.diff()
+        owner = torch.repeat_interleave(torch.arange(lengths.numel(), device=hidden.device), lengths)
+        unit = F.normalize(hidden, dim=1)
+        means, counts = torch.zeros_like(hidden), hidden.new_zeros(hidden.shape[0])
+        nodes = torch.arange(hidden.shape[0], device=hidden.device)
+        for block in torch.split(nodes, max(1, COSINES_AT_A_TIME // max(1, nodes.numel()))):
+            cosine = (unit[block] @ unit.T).masked_fill_(owner[block].unsqueeze(1) == owner, -2.0)
+            best = cosine.topk(min(self.neighbours, nodes.numel()), dim=1)
+            near = (best.values > self.threshold).to(hidden.dtype)
+            counts[block] = near.sum(1)
+            total = torch.einsum("bm,bmh->bh", near, hidden[best.indices])
+            means[block] = total / counts[block].clamp_min(1).unsqueeze(1)
+        found = Foreign(tuple(sorted(revealed.ids)), Rows(means, rows.ptr), Rows(counts, rows.ptr))
+        return found.select(revealed.ids)
+
+    @step
+    def expand(self, clients: Clients[Expanded], found: Foreign) -> tuple[Expanded, Nothing]:
+        """Remember the foreign neighbours for line 3."""
+        return replace(clients.state, mean=found.mean, count=found.count), Nothing(clients.ids)
+
+    @step
+    def local_update(self, clients: Clients[Expanded], down: Model) -> tuple[Expanded, Up]:  # type: ignore[override]
+        """Line 3."""
+        kept, up = super().local_update(_on_expanded_graph(clients), down)
+        return replace(clients.state, params=kept.params, moments=kept.moments), up
+
+    @step
+    def evaluate(self, clients: Clients[Expanded], deployed: Message) -> tuple[Expanded, Scores]:  # type: ignore[override]
+        """Each client tests its model on its expanded subgraph."""
+        _, scores = super().evaluate(_on_expanded_graph(clients), deployed)
+        return clients.state, scores
+
+
+@dataclass(frozen=True)
+class ExpandedGraph(GraphBatch):
+    """Clients' graphs, and what they know of each node's foreign neighbours: mean embedding [N, H], number [N]."""
+
+    foreign: tuple[Tensor, Tensor] | None = None
+
+    def expanded(self, h_NH: Tensor) -> Tensor:
+        """(h_v + |M_v| z_v) / (1 + |M_v|)."""
+        if self.foreign is None:
+            return h_NH
+        mean_NH, count_N1 = self.foreign[0], self.foreign[1].unsqueeze(1)
+        return (h_NH + count_N1 * mean_NH) / (1 + count_N1)
+
+
+def _on_expanded_graph(clients: Clients[Expanded]) -> Clients[Kept]:
+    """The same clients, with the foreign neighbours they know of as part of their graphs."""
+    graph = clients.graph
+    own = {item.name: getattr(graph, item.name) for item in fields(graph)}
+    expanded = ExpandedGraph(**own, foreign=(clients.state.mean.values, clients.state.count.values))
+    # Operators and views derived from the own edges stay as they are; deriving them anew would cost more than a step.
+    vars(expanded).update({name: value for name, value in vars(graph).items() if name not in own})
+    return Clients(expanded, clients.state, clients.rng, clients.task)
+
+
+class Expanding(Backbone):
+    """A backbone whose last layer also hears a node's foreign neighbours."""
+
+    def hidden(self, params: Tree, graph: GraphBatch) -> Tensor:
+        """The input of the last layer without foreign neighbours and without dropout, [N, H]."""
+        h: Tensor | Features = graph.x
+        for index in range(1, self.settings.layers):
+            out = self.apply_layer(f"layer{index}", params, h, graph)
+            h = self._finish(params[f"layer{index}.bias"], out, graph.segments, None, index)
+        if isinstance(h, Features):
+            raise TypeError("a model with one layer has no hidden embeddings")
+        return h
+
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
+        """The layer; before the last one, foreign neighbours are mixed in."""
+        if name == f"layer{self.settings.layers}" and isinstance(graph, ExpandedGraph) and isinstance(h, Tensor):
+            h = graph.expanded(h)
+        return super().apply_layer(name, params, h, graph, view)  # type: ignore[safe-super]
+
+
+@cache
+def expanding(kind: str) -> type[Expanding]:
+    """The backbone of this name with foreign neighbours in its last layer."""
+    return type(f"Expanding{kind.capitalize()}", (Expanding, BACKBONES[kind]), {})

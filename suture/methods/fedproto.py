@@ -1,0 +1,138 @@
+"""FedProto: Federated prototype learning across heterogeneous clients. Tan et al., AAAI 2022.
+
+Every client keeps its own model; only the mean embedding of each class, its prototype, travels.
+
+    for t = 1..T
+      1  server samples a share of the clients and sends them the global prototypes c_j of the classes j seen so far
+      2  client k: E local epochs on cross-entropy + proto_weight * sum_j ||c_kj - c_j||^2 / H over the classes j of its
+           batch, where c_kj is the mean embedding, in R^H, of its training nodes of class j
+      3  client k sends c_kj and n_kj, how many training nodes it has of class j
+      4  c_j <- sum_k (n_kj / n_j) c_kj over the clients that have class j
+
+An embedding is the output of the last layer before head and activation. As in the authors' code the distance is the mean
+square of the H coordinates, so that its weight does not depend on H; but they average prototypes over clients, not nodes.
+The paper predicts the class of the nearest global prototype; `predict_by` offers this beside the client's own classifier.
+
+Privacy: the server learns how many training nodes of each class a client has, and where that is one, its embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from suture.errors import ConfigError
+from suture.graph.batch import GraphBatch, View
+from suture.message import Message, Model, Nothing
+from suture.method import Clients, Cohort, Task, step
+from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
+from suture.train import Batch
+from suture.tree import Tree, split, tile
+
+PROTOTYPES, COUNTS = "prototypes", "counts"
+"""What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""
+
+
+@dataclass(frozen=True)
+class FedProto(FedAvg):
+    """Local models whose class means are pulled together."""
+
+    name: ClassVar[str] = "fedproto"
+    summary: ClassVar[str] = "local models whose mean embeddings of each class are pulled together"
+    paper: ClassVar[str] = "Tan et al., AAAI 2022"
+    one_model: ClassVar[bool] = False
+
+    proto_weight: float = 1.0
+    """Lambda, the weight of the distance between local and global prototypes; 0 is Local."""
+    predict_by: Literal["classifier", "prototype"] = "classifier"
+    """classifier: the client's own network; prototype: the class of the nearest global prototype."""
+
+    def __post_init__(self) -> None:
+        if self.proto_weight < 0:
+            raise ConfigError(f"fedproto.proto_weight must be >= 0, got {self.proto_weight}")
+        if self.predict_by not in ("classifier", "prototype"):
+            raise ConfigError(f"fedproto.predict_by must be classifier or prototype, got {self.predict_by!r}")
+
+    def frozen_names(self, task: Task) -> frozenset[str]:
+        """A client's model includes the prototypes it last received."""
+        return super().frozen_names(task) | {PROTOTYPES, COUNTS}
+
+    def init_server(self, task: Task) -> Server:
+        """No class has been seen."""
+        width = task.classes if task.module else self.backbone(task).widths()[-1]
+        return Server(SERVER, {PROTOTYPES: torch.zeros(1, task.classes, width), COUNTS: torch.zeros(1, task.classes)})
+
+    def init_clients(self, clients: Clients[Nothing]) -> Kept:
+        """The initial model, and no prototypes."""
+        if clients.graph.pairs is not None:
+            raise ConfigError("fedproto exchanges means of classes, and link prediction has none; choose another method")
+        kept = super().init_clients(clients)
+        nothing = tile(self.init_server(clients.task).params, len(clients.ids))
+        return replace(kept, params=kept.params | {n: v.to(clients.graph.device) for n, v in nothing.items()})
+
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+        """Line 2: cross-entropy, and the distance of the batch's prototypes from the received ones."""
+        terms = super().loss_terms(params, batch, received, task)
+        if self.proto_weight == 0 or PROTOTYPES not in received:
+            return terms
+        embedding = self.backbone(task).embed(params, batch.graph, batch.rng, batch.view)
+        local = prototypes(embedding, batch.graph, batch.view, task.classes)
+        both = (local[COUNTS] > 0) & (received[COUNTS] > 0)
+        distance = (local[PROTOTYPES] - received[PROTOTYPES]).square().mean(2)
+        return terms | {"prototypes": self.proto_weight * (distance * both).sum(1)}
+
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        """Lines 1-4 of the box; a class nobody has in this round keeps its prototype."""
+        cohort = cohort.sample(self.training.participation)
+        up = cohort.ask(self.local_update, Model(cohort.ids, tile(server.params, len(cohort.ids))))
+        cohort.report(loss=float(up.loss.mean()))
+        weight_KC1 = up.params[COUNTS].unsqueeze(2)
+        total_1C = up.params[COUNTS].sum(0, keepdim=True)
+        mean_1CH = (up.params[PROTOTYPES] * weight_KC1).sum(0, keepdim=True) / total_1C.clamp_min(1).unsqueeze(2)
+        old = {name: value.to(total_1C.device) for name, value in server.params.items()}
+        seen = total_1C > 0
+        return Server(
+            SERVER,
+            {
+                PROTOTYPES: torch.where(seen.unsqueeze(2), mean_1CH, old[PROTOTYPES]),
+                COUNTS: torch.where(seen, total_1C, old[COUNTS]),
+            },
+        )
+
+    @step
+    def local_update(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Up]:
+        """Lines 2 and 3."""
+        kept, up = super().local_update(clients, down)
+        graph = clients.graph
+        with torch.no_grad():
+            embedding = self.backbone(clients.task).embed(kept.params, graph, view=graph.train)
+        return kept, replace(up, params=prototypes(embedding, graph, graph.train, clients.task.classes))
+
+    def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
+        """The client's network, with the prototypes only if they are what it predicts by."""
+        model = super().assemble(clients, deployed)
+        names = () if self.predict_by == "prototype" else (PROTOTYPES, COUNTS)
+        return Model(model.ids, split(model.params, names)[1])
+
+    def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
+        """Class scores [N, C]; by prototype, minus the squared distance to each class's."""
+        if self.predict_by == "classifier":
+            return super().predict(graph, model, task)
+        embedding = self.backbone(task).embed(model.params, graph)
+        owner = graph.segments.client
+        scores = [-(embedding - c_KH[owner]).square().sum(1) for c_KH in model.params[PROTOTYPES].unbind(1)]
+        # A class without a prototype must lose against any other, but leave the loss finite.
+        return torch.stack(scores, 1).where(model.params[COUNTS][owner] > 0, -1e9)
+
+
+def prototypes(embedding_BH: Tensor, graph: GraphBatch, view: View, classes: int) -> Tree:
+    """Each client's mean embedding of each class over the nodes of a view and the number of these nodes."""
+    clients = len(graph.ids)
+    cell = view.segments.client * classes + graph.y[view.nodes]
+    counts = torch.bincount(cell, minlength=clients * classes).to(embedding_BH.dtype)
+    sums = embedding_BH.new_zeros(clients * classes, embedding_BH.shape[1]).index_add(0, cell, embedding_BH)
+    means = sums / counts.clamp_min(1).unsqueeze(1)
+    return {PROTOTYPES: means.view(clients, classes, -1), COUNTS: counts.view(clients, classes)}
