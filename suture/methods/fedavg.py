@@ -89,7 +89,7 @@ class FedAvg(Method[Server, Kept]):
         """Lines 1-4 of the box."""
         cohort = cohort.sample(self.training.participation)
         up = cohort.ask(self.local_update, Model(cohort.ids, tile(server.params, len(cohort.ids))))
-        cohort.report(loss=float((up.loss * up.weight).sum() / up.weight.sum()))
+        cohort.report(loss=float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9)))
         return Server(SERVER, mean(up.params, up.weight))
 
     @step

@@ -18,6 +18,7 @@ class Local(FedAvg):
 
     name: ClassVar[str] = "local"
     summary: ClassVar[str] = "every client trains alone; nothing is shared"
+    paper: ClassVar[str] = ""
     one_model: ClassVar[bool] = False
 
     def shared_names(self, task: Task) -> list[str]:

@@ -17,4 +17,5 @@ class Global(FedAvg):
 
     name: ClassVar[str] = "global"
     summary: ClassVar[str] = "central training on the uncut graph: the upper bound"
+    paper: ClassVar[str] = ""
     sees_uncut_graph: ClassVar[bool] = True

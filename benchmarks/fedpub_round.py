@@ -1,0 +1,69 @@
+"""How much longer a FED-PUB round takes than a FedAvg round of the same run.
+
+    python benchmarks/fedpub_round.py [--dataset cora] [--clients 10] [--threads 2] [--rounds 30] [--data-root DIR]
+
+Both train the clients of `fedpub-disjoint` and test every client's model after its local epochs, as the protocol does;
+their rounds alternate, so that a busy machine slows both, and medians are printed. FED-PUB may take 2.5 times as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from suture.config import resolve
+from suture.engines.embedded import EmbeddedCohort
+from suture.graph import datasets
+from suture.message import Nothing
+from suture.method import Method
+from suture.methods.fedavg import FedAvg
+from suture.methods.fedpub import FedPub
+from suture.process import reuse_freed_pages
+from suture.run import Prepared, prepare, preprocess
+
+ALLOWED = 2.5
+WARM_UP = 3
+
+
+class Side:
+    """One method at work."""
+
+    def __init__(self, prepared: Prepared, method: Method[Any, Any]) -> None:
+        self.body = method.plan()[0].body
+        self.cohort = EmbeddedCohort.start(method, prepared.clients, prepared.task)
+        self.server = method.init_server(prepared.task)
+
+    def milliseconds(self) -> float:
+        started = time.perf_counter()
+        self.server = self.body(self.server, self.cohort)
+        self.cohort.evaluate(Nothing(self.cohort.ids))
+        return 1e3 * (time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A FED-PUB round against a FedAvg round.")
+    parser.add_argument("--dataset", default="cora")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=int, default=30, help="timed rounds of each method")
+    parser.add_argument("--data-root", type=Path, default=None)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    reuse_freed_pages()
+    protocol = resolve("fedpub-disjoint", options.dataset, [], clients=options.clients, method_fields={}).protocol
+    data = preprocess(datasets.load(options.dataset, options.data_root), protocol.preprocess)
+    prepared = prepare(data, options.dataset, protocol, seed=0)
+    sides = [Side(prepared, method(model=protocol.model, training=protocol.training)) for method in (FedAvg, FedPub)]
+    times: list[tuple[float, ...]] = [tuple(side.milliseconds() for side in sides) for _ in range(WARM_UP + options.rounds)]
+    fedavg, fedpub = (statistics.median(column) for column in zip(*times[WARM_UP:], strict=True))
+    print(f"{options.dataset}, {options.clients} clients, {options.threads} threads, median of {options.rounds} rounds:")
+    print(f"fedavg {fedavg:.1f} ms, fedpub {fedpub:.1f} ms: {fedpub / fedavg:.2f} times (allowed {ALLOWED})")
+
+
+if __name__ == "__main__":
+    main()
