@@ -9,14 +9,19 @@ from typing import Any
 from suture.errors import unknown
 from suture.method import Method
 from suture.methods.fedavg import FedAvg
+from suture.methods.fedgnn import FedGnn
 from suture.methods.fedper import FedPer
+from suture.methods.fedproto import FedProto
 from suture.methods.fedprox import FedProx
 from suture.methods.fedsage import FedSage
+from suture.methods.gcfl import Gcfl
+from suture.methods.gcfl_plus import GcflPlus
 from suture.methods.local import Local
 from suture.methods.uncut import Global
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
-    method.name: method for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage)
+    method.name: method
+    for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage, Gcfl, GcflPlus, FedGnn, FedProto)
 }
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}
