@@ -14,17 +14,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
+from suture.process import settle
 
-from suture.config import resolve
-from suture.engines.embedded import EmbeddedCohort
-from suture.graph import datasets
-from suture.message import Nothing
-from suture.method import Method
-from suture.methods.fedavg import FedAvg
-from suture.methods.fedpub import FedPub
-from suture.process import reuse_freed_pages
-from suture.run import Prepared, prepare, preprocess
+settle()  # for both methods, and before torch is imported
+
+import torch  # noqa: E402
+
+from suture.config import resolve  # noqa: E402
+from suture.engines.embedded import EmbeddedCohort  # noqa: E402
+from suture.graph import datasets  # noqa: E402
+from suture.message import Nothing  # noqa: E402
+from suture.method import Method  # noqa: E402
+from suture.methods.fedavg import FedAvg  # noqa: E402
+from suture.methods.fedpub import FedPub  # noqa: E402
+from suture.run import Prepared, prepare, preprocess  # noqa: E402
 
 ALLOWED = 2.5
 WARM_UP = 3
@@ -54,7 +57,6 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, default=None)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    reuse_freed_pages()
     protocol = resolve("fedpub-disjoint", options.dataset, [], clients=options.clients, method_fields={}).protocol
     data = preprocess(datasets.load(options.dataset, options.data_root), protocol.preprocess)
     prepared = prepare(data, options.dataset, protocol, seed=0)

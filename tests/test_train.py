@@ -262,7 +262,8 @@ def test_a_fedavg_round_is_a_plain_pyg_loop(kind: str, optimizer: TrainingSettin
         expected = {n: sum(share[k] * trees[k][n] for k in range(3)).unsqueeze(0) for n in expected}  # type: ignore[union-attr]
         for name, value in server.params.items():
             torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-5)
-        assert cohort.take_reports()["loss"] == pytest.approx(sum(s * loss for s, loss in zip(share.tolist(), losses, strict=False)), abs=1e-5)
+        weighted = sum(part * loss for part, loss in zip(share.tolist(), losses, strict=False))
+        assert cohort.take_reports()["loss"] == pytest.approx(weighted, abs=1e-5)
     (kept,) = cohort.states()
     for k in range(3):
         for name, value in trees[k].items():

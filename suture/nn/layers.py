@@ -60,9 +60,7 @@ def sage(
     return rows(own + sparse_product(graph.mean_operator, project(h, neighbour_KFH, graph.segments)), view)
 
 
-def gat(
-    h: Tensor | Features, weight_KFAH: Tensor, source_KAH: Tensor, target_KAH: Tensor, graph: GraphBatch
-) -> Tensor:
+def gat(h: Tensor | Features, weight_KFAH: Tensor, source_KAH: Tensor, target_KAH: Tensor, graph: GraphBatch) -> Tensor:
     """Attention over neighbours and self (Velickovic et al.), [N, A, H]; heads are joined by the caller."""
     clients, width, heads, out = weight_KFAH.shape
     z = project(h, weight_KFAH.reshape(clients, width, heads * out), graph.segments).view(-1, heads, out)
