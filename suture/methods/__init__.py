@@ -13,6 +13,7 @@ from suture.methods.fedgnn import FedGnn
 from suture.methods.fedper import FedPer
 from suture.methods.fedproto import FedProto
 from suture.methods.fedprox import FedProx
+from suture.methods.fedpub import FedPub
 from suture.methods.fedsage import FedSage
 from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
@@ -21,7 +22,7 @@ from suture.methods.uncut import Global
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
-    for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage, Gcfl, GcflPlus, FedGnn, FedProto)
+    for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage, FedPub, Gcfl, GcflPlus, FedGnn, FedProto)
 }
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}

@@ -1,0 +1,335 @@
+"""FED-PUB: Personalized subgraph federated learning. Baek, Jeong, Jin, Yoon and Hwang, ICML 2023.
+
+Every client i has its own model: an average of all clients' weights in which those that behave alike count more, seen
+through a mask mu_i that the client learns, keeps and never sends.
+
+    server (algorithm 2)
+      1  draw one random graph G~; theta_bar_i <- the initial weights, for all i
+      for t = 1..T
+      2    send theta_bar_i to every sampled client i, get theta_i back
+      3    h_i = AVG(f(G~; theta_i)),   S(i, j) = cos(h_i, h_j)                                               section 4.1
+      4    theta_bar_i <- sum_j alpha_ij theta_j,   alpha_ij = exp(tau S(i, j)) / sum_k exp(tau S(i, k))              (3)
+
+    client i (algorithm 1), mu_i = 1 at first
+      5  theta_i <- theta_bar_i; E local epochs over theta_i and mu_i, the network running on theta_i * mu_i,         (2)
+           min L(G_i; theta_i * mu_i) + lambda1 |mu_i|_1 / M + lambda2 ||theta_i * mu_i - theta_bar_i||^2             (4)
+      6  return theta_i without the entries where |mu_i| < threshold; test with theta_i * mu_i, zero in those entries
+
+What the paper leaves open (c: as in the authors' public code; v: chosen by validation accuracy on Cora):
+- theta_i is sent, not theta_i * mu_i (c, v: more stable), so the server learns of a mask only where it is zero. An entry
+  that was not returned is averaged as it was handed out. What a mask hides is not sent down either (Table 3 cannot be
+  reached otherwise): there the client goes on with its own value.
+- Matrices have masks, biases do not (c). Masks share the optimiser of the weights (c).
+- |mu|_1 is divided by its M entries (v; `l1_norm`): as a sum, lambda1 = 0.001 outweighs the loss in most entries, and the
+  0.3 to 0.9 of Table 5 leave no model at all. The proximal term is of the model in use, theta * mu (v): with one local
+  epoch theta itself never differs from theta_bar when the gradient is taken.
+- f is the last layer before its activation (c); h_i is computed by the server, from what clients send anyway.
+- Clients not sampled keep the theta_i of their last round in all sums; one never sampled starts from the initial weights.
+
+Privacy: `similarity = "labels"` and `proxy = "own-features"` exist to compare with; with them clients tell the server their
+label counts, or an embedding of their own features.
+Legend: K clients, P entries of a model, M of them with a mask, D entries of what clients are compared by, C classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from suture.errors import ConfigError, unknown
+from suture.message import Message, Model, Record, Rows
+from suture.method import Clients, Cohort, Task, step
+from suture.methods.fedavg import FedAvg, Kept
+from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.nn.masks import MASK, masked_model, masks_of, pruned_model, visible_entries, weights_of
+from suture.nn.proxy_graph import ProxyGraph, ProxyKind, ProxySettings, on_own_features, proxy_graph
+from suture.streams import Streams
+from suture.train import Batch
+from suture.tree import Tree, mix
+
+Similarity = Literal["function", "parameters", "gradients", "labels", "none"]
+Regularise = Literal["paper", "as-published-code"]
+L1Norm = Literal["mean", "sum"]
+
+NEWCOMER = ""
+"""In place of a client's id: the row of clients not heard from yet. No client can be called so."""
+
+
+@dataclass(frozen=True)
+class Heard(Record):
+    """Models by client: `params` [K, P]; `support`, which entries travel; `signature` [K, D], what it is compared by."""
+
+    params: Tensor
+    support: Rows
+    signature: Tensor
+
+    def message(self) -> SparseModel:
+        """The models without what the clients' masks hide."""
+        return SparseModel(self.ids, thinned(self.params, self.support), self.support)
+
+
+@dataclass(frozen=True)
+class Federation(Heard):
+    """What the server last got from everybody; row 0 is `NEWCOMER`, the others are sorted by id.
+
+    Row i of `weights` [K, K] is what client i is sent of everybody's model: alpha of equation (3).
+    """
+
+    weights: Tensor
+
+    @staticmethod
+    def of(known: Heard, alpha: Tensor) -> Federation:
+        """Newcomers get the initial model, and nobody else gets any of it."""
+        weights = torch.nn.functional.pad(alpha, (1, 0, 1, 0))
+        weights[0, 0] = 1
+        return Federation(known.ids, known.params, known.support, known.signature, weights)
+
+    def personal(self, ids: Sequence[str]) -> Heard:
+        """theta_bar_i of these clients."""
+        position = {name: k for k, name in enumerate(self.ids)}
+        rows = [position.get(name, 0) for name in ids]
+        mixed = mix({"params": self.params}, self.weights[rows])["params"]
+        return Heard(tuple(ids), mixed, self.support.select(rows), self.signature[rows])
+
+    def after(self, news: Heard) -> Heard:
+        """What is known when these clients have been heard."""
+        device, width = news.params.device, news.signature.shape[1]
+        stay = [name for name in self.ids if name not in set(news.ids)]
+        old = Heard(self.ids, self.params, self.support, self.signature).select(stay)
+        # The newcomers' row alone has no signature yet.
+        signature = old.signature if old.signature.shape[1] == width else old.signature.new_zeros(len(stay), width)
+        bits = Rows(old.support.values.to(device), old.support.ptr)
+        old = Heard(old.ids, old.params.to(device), bits, signature.to(device))
+        return Heard.concat([old, news]).select(sorted((*stay, *news.ids)))
+
+
+@dataclass(frozen=True)
+class Up(SparseModel):
+    """Client to server: its model, its training loss [K], and, in the variants that ask for it, its `signature` [K, D]."""
+
+    loss: Tensor
+    signature: Tensor
+
+
+@dataclass(frozen=True)
+class FedPub(FedAvg):
+    """Personal averages of models that behave alike, behind personal masks."""
+
+    name: ClassVar[str] = "fedpub"
+    summary: ClassVar[str] = "a model for every client: averages of models that behave alike, and learnt masks"
+    paper: ClassVar[str] = "Baek et al., ICML 2023"
+    one_model: ClassVar[bool] = False
+
+    tau: float = 3.0
+    """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
+    lambda1: float = 0.001
+    """Weight of the masks' L1 norm, which empties them."""
+    lambda2: float = 0.001
+    """Weight of the distance between a client's model and the one it was sent."""
+    threshold: float | None = None
+    """Mask entries below this are zero in tests, and their weights are not sent; unset: lambda1, as in the public code."""
+    mask: bool = True
+    """Learn masks; without (Figure 7) models are only averaged."""
+    regularise: Regularise = "paper"
+    """as-published-code: both penalties without a gradient, so that they do nothing, as in the authors' public code."""
+    l1_norm: L1Norm = "mean"
+    """mean: lambda1 times the mean mask entry; sum: equation (4) to the letter."""
+    similarity: Similarity = "function"
+    """Compare models by output, parameters or gradients (their change in the round); labels LEAKS label counts; none."""
+    community: float = -1.0
+    """Average only models with a similarity above this (Table 11: 0.5); -1 averages all, 1 makes everybody train alone."""
+    proxy: ProxyKind = "sbm"
+    """The random graph: block model, erdos-renyi, single-node; own-features LEAKS an embedding of a client's features."""
+    proxy_blocks: int = 5
+    """Blocks of the random graph."""
+    proxy_block_size: int = 100
+    """Nodes of each block."""
+    proxy_p_in: float = 0.1
+    """Chance of a link inside a block."""
+    proxy_p_out: float = 0.01
+    """Chance of a link between blocks; 0 in the authors' public code."""
+
+    def __post_init__(self) -> None:
+        at_least_zero = {"tau": self.tau, "lambda1": self.lambda1, "lambda2": self.lambda2, "threshold": self.threshold}
+        for key, value in at_least_zero.items():
+            if value is not None and value < 0:
+                raise ConfigError(f"fedpub.{key} must be >= 0, got {value}")
+        if not -1 <= self.community <= 1:
+            raise ConfigError(f"fedpub.community is a cosine, from -1 to 1, got {self.community}")
+        if min(self.proxy_blocks, self.proxy_block_size) < 1:
+            raise ConfigError(f"fedpub needs proxy blocks, got {self.proxy_blocks} of {self.proxy_block_size} nodes")
+        for key in ("proxy_p_in", "proxy_p_out"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ConfigError(f"fedpub.{key} is a probability, from 0 to 1, got {getattr(self, key)}")
+        choices = {"regularise": Regularise, "l1_norm": L1Norm, "similarity": Similarity, "proxy": ProxyKind}
+        for key, kind in choices.items():
+            if getattr(self, key) not in get_args(kind):
+                raise unknown(f"fedpub.{key}", getattr(self, key), get_args(kind))
+
+    @property
+    def hides_below(self) -> float:
+        """The threshold of line 6."""
+        return self.lambda1 if self.threshold is None else self.threshold
+
+    def initial_params(self, task: Task) -> Tree:
+        """Weights, and masks that hide nothing."""
+        weights = super().initial_params(task)
+        return weights | {MASK + name: torch.ones_like(weights[name]) for name in self.masked_names(weights, task)}
+
+    def masked_names(self, weights: Tree, task: Task) -> list[str]:
+        """Every matrix that is trained."""
+        frozen = self.frozen_names(task)
+        return [name for name, value in weights.items() if self.mask and value.dim() > 2 and name not in frozen]
+
+    def shared_names(self, task: Task) -> list[str]:
+        """Everything but the masks."""
+        return list(super().initial_params(task))
+
+    def random_graph(self, task: Task, device: torch.device) -> ProxyGraph:
+        """G~ of line 1."""
+        kind, blocks, size = self.proxy, self.proxy_blocks, self.proxy_block_size
+        settings = ProxySettings(kind, blocks, size, self.proxy_p_in, self.proxy_p_out)
+        return proxy_graph(settings, task.features, task.seed, device)
+
+    # The server's side
+
+    def init_server(self, task: Task) -> Federation:  # type: ignore[override]
+        """Line 1: nobody is known yet."""
+        row = layout_for(self, task).join(super().initial_params(task))
+        return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1, dtype=torch.float64))
+
+    def round(self, server: Federation, cohort: Cohort) -> Federation:  # type: ignore[override]
+        """Lines 2-4."""
+        everyone, task = cohort.ids, cohort.task
+        cohort = cohort.sample(self.training.participation)
+        handed = server.personal(cohort.ids)
+        up = cohort.ask(self.local_update, handed.message())
+        start_KP = handed.select(up.ids).params.to(up.loss.device)
+        theta_KP = restored(up, start_KP.shape[1], lambda: start_KP)
+        known = server.after(Heard(up.ids, theta_KP, up.support, self.signature(up, theta_KP, start_KP, task)))
+        similarity = self.similarities(known.signature[1:])
+        alpha = self.alpha(similarity)
+        cohort.report(loss=float(up.loss.mean()), sent_share=up.values.values.numel() / theta_KP.numel())
+        cohort.keep(similarity=placed(similarity, known.ids[1:], everyone), weights=placed(alpha, known.ids[1:], everyone))
+        return Federation.of(known, alpha)
+
+    def signature(self, up: Up, theta_KP: Tensor, start_KP: Tensor, task: Task) -> Tensor:
+        """What clients are compared by, [K, D]: h of line 3, or a variant's."""
+        if self.similarity == "parameters":
+            return theta_KP
+        if self.similarity == "gradients":
+            return theta_KP - start_KP
+        if self.similarity != "function" or self.proxy == "own-features":
+            return up.signature
+        params = layout_for(self, task).split(theta_KP)
+        return self.random_graph(task, theta_KP.device).embed(self.backbone(task), params)
+
+    def similarities(self, signature_KD: Tensor) -> Tensor:
+        """S(i, j) of line 3, float64 [K, K]."""
+        if self.similarity == "labels":
+            return label_similarity(signature_KD)
+        unit = torch.nn.functional.normalize(signature_KD.double(), dim=1)
+        return (unit @ unit.T).clamp(-1, 1)
+
+    def alpha(self, similarity_KK: Tensor) -> Tensor:
+        """Equation (3), over those similar enough; everybody is similar to itself."""
+        scores = self.tau * similarity_KK
+        if self.community > -1:
+            strangers = (similarity_KK <= self.community).fill_diagonal_(False)
+            scores = scores.masked_fill(strangers, float("-inf"))
+        return torch.softmax(scores, 1)
+
+    def deploy(self, server: Federation, ids: Sequence[str]) -> SparseModel:  # type: ignore[override]
+        """theta_bar_i for everybody."""
+        return server.personal(ids).message()
+
+    # The clients' side
+
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+        """Equation (4)."""
+        model, size, distance = masked_model(params, received)
+        terms = super().loss_terms(model, batch, received, task)
+        if self.regularise == "as-published-code":
+            size, distance = size.detach(), distance.detach()
+        if self.mask:
+            entries = sum(mask[0].numel() for mask in masks_of(params).values())
+            terms["sparsity"] = self.lambda1 / (entries if self.l1_norm == "mean" else 1) * size
+        return terms | {"proximal": self.lambda2 * distance}
+
+    @step
+    def local_update(self, clients: Clients[Kept], down: SparseModel) -> tuple[Kept, Up]:  # type: ignore[override]
+        """Lines 5 and 6."""
+        kept, plain = super().local_update(clients, Model(clients.ids, self.received(clients, down)))
+        visible = visible_entries(kept.params, self.hides_below)
+        support = everything(len(clients.ids)) if visible is None else support_of(visible)
+        values = thinned(layout_of(kept.params).join(kept.params), support)
+        return kept, Up(clients.ids, values, support, plain.loss, self.told(clients, kept.params))
+
+    def received(self, clients: Clients[Kept], down: SparseModel) -> Tree:
+        """theta_bar_i; where the client's mask hides an entry, its own value."""
+        own = clients.state.params
+        layout, visible = layout_of(own), visible_entries(own, self.hides_below)
+        if visible is None:
+            return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
+        mine = layout.join(own)
+        row = restored(down, layout.entries, lambda: mine)
+        unmasked = layout.entries - visible.shape[1]
+        return layout.split(torch.where(torch.nn.functional.pad(visible, (0, unmasked), value=True), row, mine))
+
+    def told(self, clients: Clients[Kept], params: Tree) -> Tensor:
+        """What a client says about itself in the variants that leak, [K, D]; otherwise nothing."""
+        graph, task = clients.graph, clients.task
+        if self.similarity == "labels":
+            if graph.pairs is not None:
+                raise ConfigError("fedpub.similarity labels compares classes, which link prediction has not")
+            cell = graph.train.segments.client * task.classes + graph.y[graph.train.nodes]
+            counts = torch.bincount(cell, minlength=len(clients.ids) * task.classes)
+            return counts.view(-1, task.classes).float()
+        if self.similarity == "function" and self.proxy == "own-features":
+            rng = Streams.of(task.seed, clients.ids, "proxy features", device=graph.device)
+            proxy = on_own_features(self.random_graph(task, graph.device).graph, graph, rng)
+            with torch.no_grad():
+                embedding = self.backbone(task).embed(weights_of(params), proxy)
+            return proxy.segments.sum(embedding) / proxy.sizes.unsqueeze(1)
+        return torch.zeros(len(clients.ids), 0, device=graph.device)
+
+    def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
+        """The model of line 6, from received weights over kept ones."""
+        received = self.received(clients, deployed) if isinstance(deployed, SparseModel) else {}
+        return Model(clients.ids, pruned_model(clients.state.params | received, self.hides_below))
+
+
+# A pure function of its arguments: remembering spares drawing initial weights every round, only to see their shapes.
+@functools.lru_cache(maxsize=2)
+def layout_for(method: FedPub, task: Task) -> Layout:
+    """The layout of everybody's model."""
+    return layout_of(method.initial_params(task))
+
+
+def layout_of(params: Tree) -> Layout:
+    """The layout of what a client keeps, whose masks say which parameters have one."""
+    return Layout.of(weights_of(params), masks_of(params))
+
+
+def label_similarity(counts_KC: Tensor) -> Tensor:
+    """One minus the Jensen-Shannon distance (base 2) of label distributions, float64 [K, K]."""
+    share = counts_KC.double() / counts_KC.sum(1, keepdim=True).clamp_min(1)
+    middle = (share.unsqueeze(1) + share) / 2
+    entropy, joint = (-torch.xlogy(p, p).sum(-1) / math.log(2) for p in (share, middle))
+    return 1 - (joint - (entropy.unsqueeze(1) + entropy) / 2).clamp_min(0).sqrt()
+
+
+def placed(matrix_RR: Tensor, ids: Sequence[str], everyone: Sequence[str]) -> Tensor:
+    """A matrix over `ids` as one over `everyone`, NaN where a client is not among `ids`."""
+    out = matrix_RR.new_full((len(everyone), len(everyone)), float("nan"))
+    row = {name: k for k, name in enumerate(ids)}
+    present = [(k, row[name]) for k, name in enumerate(everyone) if name in row]
+    to, origin = (torch.tensor(side, dtype=torch.int64, device=out.device) for side in zip(*present, strict=True))
+    out[to.unsqueeze(1), to] = matrix_RR[origin.unsqueeze(1), origin]
+    return out
