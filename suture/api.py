@@ -36,7 +36,7 @@ from suture.settings import Protocol
 from suture.storage import make_folder, read_json, write_atomically, write_json
 
 DEFAULT_PROTOCOL = "fedpub-disjoint"
-DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "global")
+DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
 IN_MEMORY = "in-memory"
 COMPARISON = "compare.json"
 RUN = "run.json"

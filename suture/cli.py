@@ -85,7 +85,7 @@ def compare(
     clients: opt.Clients = None,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="A,B,C", help="Methods  [default: local,fedavg,fedprox,fedper,fedsage,global]"),
+        typer.Option(metavar="A,B,C", help="Methods  [default: local,fedavg,fedprox,fedper,fedsage,gcfl,fedproto,fedpub,global]"),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="0,1,2", help="Seeds, one run each  [default: the protocol's]")

@@ -32,8 +32,10 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file"] = "metis"
-    """louvain: communities split and merged to similar sizes; communities: each of the largest is one client."""
+    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"] = (
+        "metis"
+    )
+    """louvain: communities merged to similar sizes; communities: each of the largest is one client; given: data.client."""
     clients: Count = 5
     """How many clients."""
     overlap_copies: Count = 5

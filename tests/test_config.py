@@ -47,7 +47,7 @@ def write(tmp_path: Path) -> WriteToml:
     return write_toml
 
 
-def test_the_ten_protocols_are_shipped() -> None:
+def test_the_eleven_protocols_are_shipped() -> None:
     assert protocol_names() == (
         "feddep-louvain",
         "fedggr-random",
@@ -58,6 +58,7 @@ def test_the_ten_protocols_are_shipped() -> None:
         "fedpub-louvain",
         "fedpub-overlap",
         "fedpub-random",
+        "fedpub-synthetic",
         "fedsage-louvain",
     )
 

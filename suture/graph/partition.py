@@ -48,8 +48,8 @@ class Partition:
 
 def make_partition(data: Data, settings: PartitionSettings, seed: int) -> Partition:
     """Cuts the graph as `settings` ask; the same seed gives the same clients."""
-    if settings.kind == "file":
-        names, groups = _given_clients(data, settings.file)
+    if settings.kind in ("file", "given"):
+        names, groups = _given_clients(data, settings.file if settings.kind == "file" else "")
         ids = _ids_of(names)
     else:
         groups = _drawn_clients(data, settings, seed)
@@ -75,7 +75,7 @@ def undirected_edges(data: Data) -> NDArray[np.int64]:
 
 def _drawn_clients(data: Data, settings: PartitionSettings, seed: int) -> list[Nodes]:
     if settings.kind not in _KINDS:
-        raise unknown("partition kind", settings.kind, [*_KINDS, "file"])
+        raise unknown("partition kind", settings.kind, [*_KINDS, "file", "given"])
     if settings.clients <= 0:
         raise PartitionError(f"partition.clients must be at least 1, got {settings.clients}")
     if settings.kind != "metis-overlap":
@@ -252,7 +252,10 @@ def _given_clients(data: Data, file: str) -> tuple[list[str], list[Nodes]]:
     if file:
         return _group_by_name(*_read_assignment(Path(file), int(data.num_nodes)))
     if "client" not in data:
-        raise PartitionError("the partition kind 'file' needs partition.file, because this graph has no `client` attribute")
+        raise PartitionError(
+            "this graph has no `client` attribute that says who owns a node: give an assignment file "
+            "(partition.kind=file, partition.file=PATH) or choose another partition.kind"
+        )
     client = data.client
     if client.dim() != 1 or len(client) != data.num_nodes or client.is_floating_point() or int(client.min()) < 0:
         raise PartitionError(

@@ -37,7 +37,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -48,14 +48,11 @@ from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import FedAvg, Kept
 from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
 from suture.nn.masks import MASK, masked_model, masks_of, pruned_model, visible_entries, weights_of
-from suture.nn.proxy_graph import ProxyGraph, ProxyKind, ProxySettings, on_own_features, proxy_graph
+from suture.nn.proxy_graph import ProxyGraph, ProxySettings, proxy_graph
+from suture.settings import ModelSettings
 from suture.streams import Streams
 from suture.train import Batch
 from suture.tree import Tree, mix
-
-Similarity = Literal["function", "parameters", "gradients", "labels", "none"]
-Regularise = Literal["paper", "as-published-code"]
-L1Norm = Literal["mean", "sum"]
 
 NEWCOMER = ""
 """In place of a client's id: the row of clients not heard from yet. No client can be called so."""
@@ -136,16 +133,16 @@ class FedPub(FedAvg):
     """Mask entries below this are zero in tests, and their weights are not sent; unset: lambda1, as in the public code."""
     mask: bool = True
     """Learn masks; without (Figure 7) models are only averaged."""
-    regularise: Regularise = "paper"
+    regularise: Literal["paper", "as-published-code"] = "paper"
     """as-published-code: both penalties without a gradient, so that they do nothing, as in the authors' public code."""
-    l1_norm: L1Norm = "mean"
+    l1_norm: Literal["mean", "sum"] = "mean"
     """mean: lambda1 times the mean mask entry; sum: equation (4) to the letter."""
-    similarity: Similarity = "function"
-    """Compare models by output, parameters or gradients (their change in the round); labels LEAKS label counts; none."""
+    similarity: Literal["function", "parameters", "gradients", "labels", "none"] = "function"
+    """Compare models by outputs, weights, their change in the round, or label counts, which LEAKS them; or not at all."""
     community: float = -1.0
     """Average only models with a similarity above this (Table 11: 0.5); -1 averages all, 1 makes everybody train alone."""
-    proxy: ProxyKind = "sbm"
-    """The random graph: block model, erdos-renyi, single-node; own-features LEAKS an embedding of a client's features."""
+    proxy: Literal["sbm", "erdos-renyi", "single-node", "own-features"] = "sbm"
+    """The random graph models are compared on; own-features LEAKS an embedding of every client's own features."""
     proxy_blocks: int = 5
     """Blocks of the random graph."""
     proxy_block_size: int = 100
@@ -167,10 +164,10 @@ class FedPub(FedAvg):
         for key in ("proxy_p_in", "proxy_p_out"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ConfigError(f"fedpub.{key} is a probability, from 0 to 1, got {getattr(self, key)}")
-        choices = {"regularise": Regularise, "l1_norm": L1Norm, "similarity": Similarity, "proxy": ProxyKind}
-        for key, kind in choices.items():
-            if getattr(self, key) not in get_args(kind):
-                raise unknown(f"fedpub.{key}", getattr(self, key), get_args(kind))
+        kinds = get_type_hints(FedPub)
+        for key in ("regularise", "l1_norm", "similarity", "proxy"):
+            if getattr(self, key) not in get_args(kinds[key]):
+                raise unknown(f"fedpub.{key}", getattr(self, key), get_args(kinds[key]))
 
     @property
     def hides_below(self) -> float:
@@ -191,17 +188,21 @@ class FedPub(FedAvg):
         """Everything but the masks."""
         return list(super().initial_params(task))
 
-    def random_graph(self, task: Task, device: torch.device) -> ProxyGraph:
-        """G~ of line 1."""
+    def layout(self, task: Task) -> Layout:
+        """How everybody's weights lie in a row."""
+        return _layout(self.model, self.mask, task)
+
+    def random_graph(self, task: Task, models: int, device: torch.device) -> ProxyGraph:
+        """G~ of line 1, once for each model."""
         kind, blocks, size = self.proxy, self.proxy_blocks, self.proxy_block_size
         settings = ProxySettings(kind, blocks, size, self.proxy_p_in, self.proxy_p_out)
-        return proxy_graph(settings, task.features, task.seed, device)
+        return proxy_graph(settings, models, task.features, task.seed, device)
 
     # The server's side
 
     def init_server(self, task: Task) -> Federation:  # type: ignore[override]
         """Line 1: nobody is known yet."""
-        row = layout_for(self, task).join(super().initial_params(task))
+        row = self.layout(task).join(super().initial_params(task))
         return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1, dtype=torch.float64))
 
     def round(self, server: Federation, cohort: Cohort) -> Federation:  # type: ignore[override]
@@ -227,8 +228,8 @@ class FedPub(FedAvg):
             return theta_KP - start_KP
         if self.similarity != "function" or self.proxy == "own-features":
             return up.signature
-        params = layout_for(self, task).split(theta_KP)
-        return self.random_graph(task, theta_KP.device).embed(self.backbone(task), params)
+        params = self.layout(task).split(theta_KP)
+        return self.random_graph(task, len(up.ids), theta_KP.device).embed(self.backbone(task), params)
 
     def similarities(self, signature_KD: Tensor) -> Tensor:
         """S(i, j) of line 3, float64 [K, K]."""
@@ -272,15 +273,10 @@ class FedPub(FedAvg):
         return kept, Up(clients.ids, values, support, plain.loss, self.told(clients, kept.params))
 
     def received(self, clients: Clients[Kept], down: SparseModel) -> Tree:
-        """theta_bar_i; where the client's mask hides an entry, its own value."""
+        """theta_bar_i; what was not sent is as the client has it."""
         own = clients.state.params
-        layout, visible = layout_of(own), visible_entries(own, self.hides_below)
-        if visible is None:
-            return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
-        mine = layout.join(own)
-        row = restored(down, layout.entries, lambda: mine)
-        unmasked = layout.entries - visible.shape[1]
-        return layout.split(torch.where(torch.nn.functional.pad(visible, (0, unmasked), value=True), row, mine))
+        layout = layout_of(own)
+        return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
 
     def told(self, clients: Clients[Kept], params: Tree) -> Tensor:
         """What a client says about itself in the variants that leak, [K, D]; otherwise nothing."""
@@ -293,10 +289,8 @@ class FedPub(FedAvg):
             return counts.view(-1, task.classes).float()
         if self.similarity == "function" and self.proxy == "own-features":
             rng = Streams.of(task.seed, clients.ids, "proxy features", device=graph.device)
-            proxy = on_own_features(self.random_graph(task, graph.device).graph, graph, rng)
-            with torch.no_grad():
-                embedding = self.backbone(task).embed(weights_of(params), proxy)
-            return proxy.segments.sum(embedding) / proxy.sizes.unsqueeze(1)
+            proxy = self.random_graph(task, len(clients.ids), graph.device).on_features_of(graph, rng)
+            return proxy.embed(self.backbone(task), weights_of(params))
         return torch.zeros(len(clients.ids), 0, device=graph.device)
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
@@ -307,9 +301,8 @@ class FedPub(FedAvg):
 
 # A pure function of its arguments: remembering spares drawing initial weights every round, only to see their shapes.
 @functools.lru_cache(maxsize=2)
-def layout_for(method: FedPub, task: Task) -> Layout:
-    """The layout of everybody's model."""
-    return layout_of(method.initial_params(task))
+def _layout(model: ModelSettings, mask: bool, task: Task) -> Layout:
+    return layout_of(FedPub(model=model, mask=mask).initial_params(task))
 
 
 def layout_of(params: Tree) -> Layout:

@@ -17,35 +17,30 @@ MASK = "mask/"
 
 
 class _Masked(torch.autograd.Function):
-    """The product and both penalties at once, client by client.
+    """The product and both penalties at once, because each pass over the weights of all clients counts.
 
-    One client's tensors fit a processor's cache, everybody's do not: written as operations on all of them, the masks
-    would cost more time than the rest of a local epoch.
+    Made of single operations, the penalties would take longer than the rest of a client's epoch.
     """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, mask: Tensor, anchor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        product, drift = torch.empty_like(mask), torch.empty_like(mask)
-        sizes, distances = [], []
-        for k in range(mask.shape[0]):
-            torch.mul(weight[k], mask[k], out=product[k])
-            torch.sub(product[k], anchor[k], out=drift[k])
-            sizes.append(mask[k].abs().sum())
-            distances.append(torch.linalg.vector_norm(drift[k]))
+        product = weight * mask
+        drift = product - anchor
         ctx.save_for_backward(weight, mask, drift)
-        return product, torch.stack(sizes), torch.stack(distances).square()
+        # Masks start at one, so that for long the sign, and with it |mask|, takes no pass of its own.
+        ctx.positive = float(mask.amin()) >= 0
+        size = (mask if ctx.positive else mask.abs()).flatten(1).sum(1)
+        return product, size, torch.linalg.vector_norm(drift.flatten(1), 2, 1).square()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, mask, drift = ctx.saved_tensors
-        grad_product, grad_size, grad_distance = grads
-        grad_weight, grad_mask = torch.empty_like(mask), torch.empty_like(mask)
-        for k in range(mask.shape[0]):
-            grad = torch.addcmul(grad_product[k], drift[k], 2 * grad_distance[k])
-            torch.mul(grad, mask[k], out=grad_weight[k])
-            # The size's gradient is the mask's sign; at zero, where any value from -1 to 1 will do, it is 1.
-            torch.copysign(grad_size[k], mask[k], out=grad_mask[k]).addcmul_(grad, weight[k])
-        return grad_weight, grad_mask, None
+        axes = (-1, *[1] * (weight.dim() - 1))
+        grad_product, grad_size, grad_distance = grads[0], grads[1].view(axes), grads[2].view(axes)
+        grad = torch.addcmul(grad_product, drift, 2 * grad_distance)
+        # At zero, where any value from -1 to 1 would do, the sign is 1.
+        sign = grad_size if ctx.positive else torch.copysign(grad_size, mask)
+        return grad * mask, torch.addcmul(sign, grad, weight), None
 
 
 def weights_of(params: Tree) -> Tree:
