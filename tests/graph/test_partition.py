@@ -273,7 +273,7 @@ def test_streams_of_other_purposes_and_seeds_are_different() -> None:
         ({"kind": "dirichlet", "clients": 2, "dirichlet_alpha": 0.0}, ConfigError, "dirichlet_alpha"),
         ({"kind": "random", "clients": 2, "graphless_fraction": 1.5}, ConfigError, "graphless_fraction"),
         ({"kind": "metsi", "clients": 2}, ConfigError, "did you mean 'metis'"),
-        ({"kind": "file"}, PartitionError, "needs partition.file"),
+        ({"kind": "file"}, PartitionError, "partition.file=PATH"),
     ],
 )
 def test_cuts_that_cannot_be_made_say_why(settings: dict[str, object], error: type[Exception], message: str) -> None:
@@ -344,7 +344,7 @@ def test_a_missing_or_binary_file_is_said(tmp_path: Path) -> None:
 def test_a_graph_that_brings_its_clients_is_cut_by_them() -> None:
     data = ring(5)
     data.client = torch.tensor([4, 2, 2, 4, 7])
-    partition = cut(data, kind="file")
+    partition = cut(data, kind="given")
     assert partition.ids == ("client-02", "client-04", "client-07")
     assert [nodes.tolist() for nodes in partition.members] == [[1, 2], [0, 3], [4]]
 
@@ -354,4 +354,4 @@ def test_a_graph_with_wrong_clients_is_refused() -> None:
         data = ring(4)
         data.client = client
         with pytest.raises(PartitionError, match=r"data\.client must hold one client number >= 0"):
-            cut(data, kind="file")
+            cut(data, kind="given")
