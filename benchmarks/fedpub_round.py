@@ -27,7 +27,7 @@ from suture.message import Nothing  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
 from suture.methods.fedpub import FedPub  # noqa: E402
-from suture.run import Prepared, prepare, preprocess  # noqa: E402
+from suture.runner import Prepared, prepare, preprocess  # noqa: E402
 
 ALLOWED = 2.5
 WARM_UP = 3

@@ -36,7 +36,7 @@ from suture.graph import datasets  # noqa: E402
 from suture.message import Nothing  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
 from suture.nn.export import state_for_pyg  # noqa: E402
-from suture.run import Prepared, prepare, preprocess  # noqa: E402
+from suture.runner import Prepared, prepare, preprocess  # noqa: E402
 from suture.tree import Tree  # noqa: E402
 
 CLIENTS = 10

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,22 +19,13 @@ _HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "resume", 
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
 
 
-class _Package(ModuleType):
-    """Imports what is asked for when it is asked for: torch takes seconds, and `suture --help` needs none of it."""
-
-    def __getattr__(self, name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'suture' has no attribute {name!r}")
-        value: object = getattr(import_module(_HOMES[name]), name)
-        return value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # The import system sets each submodule here, and would so put suture/run.py in the place of the function.
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted([*super().__dir__(), *_HOMES])
+def __getattr__(name: str) -> object:
+    """Import what is asked for when it is asked for: torch takes seconds, and `suture --help` needs none of it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'suture' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -31,7 +31,7 @@ from suture.method import Method
 from suture.methods import METHODS, method_class, own_fields
 from suture.nn.export import to_module, to_pyg
 from suture.nn.module import ModuleFactory
-from suture.run import Finished, Outcome, Prepared, Tick, cut_graph, execute, prepare, preprocess
+from suture.runner import Finished, Outcome, Prepared, Tick, cut_graph, execute, prepare, preprocess
 from suture.settings import Protocol
 from suture.storage import make_folder, read_json, write_atomically, write_json
 

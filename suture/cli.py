@@ -26,6 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 REFUSED = 2
 """Exit code whenever the user, the disk or a signal is the reason."""
 DEBUG = "SUTURE_DEBUG"
+DEFAULT_METHODS = "local, fedavg, fedprox, fedper, fedsage, gcfl, fedproto, fedpub, global"
+"""As in `suture.api`, which is not imported for --help alone; a test compares the two."""
 
 app = typer.Typer(
     add_completion=False,
@@ -85,7 +87,7 @@ def compare(
     clients: opt.Clients = None,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="A,B,C", help="Methods  [default: local,fedavg,fedprox,fedper,fedsage,gcfl,fedproto,fedpub,global]"),
+        typer.Option(metavar="A,B,C", help=f"Methods  [default: {DEFAULT_METHODS}]"),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="0,1,2", help="Seeds, one run each  [default: the protocol's]")

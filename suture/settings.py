@@ -18,6 +18,11 @@ PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+PartitionKind = Literal[
+    "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"
+]
+
+
 @dataclass(frozen=True)
 class PreprocessSettings:
     """What is done to the whole graph before it is cut."""
@@ -32,9 +37,7 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: Literal["louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"] = (
-        "metis"
-    )
+    kind: PartitionKind = "metis"
     """louvain: communities merged to similar sizes; communities: each of the largest is one client; given: data.client."""
     clients: Count = 5
     """How many clients."""

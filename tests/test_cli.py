@@ -30,7 +30,7 @@ from suture.errors import DataError
 from suture.graph import datasets
 from suture.graph.cut import load_manifest
 from suture.graph.splits import Role
-from suture.run import preprocess
+from suture.runner import preprocess
 
 GRAPH = "csbm:nodes=240,features=40,words_per_node=8,classes=3"
 SMALL = ("--dataset", GRAPH, "--clients", "3", "--set", "rounds=4", "--set", "hidden=8")
@@ -173,7 +173,7 @@ class TestCompare:
     def test_help_tells_the_defaults_that_are_used(self, cli: Cli) -> None:
         said = " ".join(cli("compare", "--help").out.split())
         assert f"[default: {api.DEFAULT_PROTOCOL}]" in said.replace("- ", "-")
-        assert f"[default: {','.join(api.DEFAULT_METHODS)}]" in said
+        assert f"[default: {', '.join(api.DEFAULT_METHODS)}]" in said
 
     def test_json_file_can_be_a_link_or_device(self, cli: Cli, here: Path) -> None:
         (here / "real.json").write_text("old")

@@ -18,7 +18,7 @@ from suture.folder import RunFolder
 from suture.graph.synthetic import contextual_block_model
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub import FedPub
-from suture.run import execute, prepare
+from suture.runner import execute, prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 from suture.storage import read_json
 

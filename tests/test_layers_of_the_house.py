@@ -17,7 +17,7 @@ FLOORS: list[set[str]] = [
     {"train", "method"},
     {"methods", "engines", "evaluation", "checkpoint", "privacy", "communities"},
     {"folder"},
-    {"run"},
+    {"runner"},
     {"api"},
     {"report"},
     {"commands", "cli", "__main__"},

@@ -13,7 +13,7 @@ from suture.graph.cut import Cut, save_manifest
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
 from suture.report.text import count
-from suture.run import cut_graph, preprocess
+from suture.runner import cut_graph, preprocess
 
 MOST_CLIENTS = 30
 

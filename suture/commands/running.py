@@ -18,7 +18,7 @@ from suture.errors import StorageError
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.table import comparison_report
-from suture.run import Interrupted, Tick
+from suture.runner import Interrupted, Tick
 from suture.storage import disk_errors, make_folder, write_json
 
 STDOUT = "-"

@@ -29,6 +29,7 @@ class GcflPlus(Gcfl):
 
     name: ClassVar[str] = "gcfl_plus"
     summary: ClassVar[str] = "GCFL that compares sequences of update lengths by dynamic time warping"
+    paper: ClassVar[str] = "Xie et al., NeurIPS 2021"
 
     seq_length: int = 5
     """d, how many update lengths are compared."""

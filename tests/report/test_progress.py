@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from suture.report.progress import state, watching
-from suture.run import Tick
+from suture.runner import Tick
 
 
 def tick(done: int) -> Tick:
