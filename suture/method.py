@@ -68,10 +68,6 @@ class Cohort(Protocol):
     def ids(self) -> tuple[str, ...]:
         """Who belongs to it."""
 
-    @property
-    def task(self) -> Task:
-        """What everybody knows."""
-
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run `step` at every client with its part of `message`; the reply's ids say who answered."""
 

@@ -89,11 +89,6 @@ class EmbeddedCohort(Generic[S]):
         return self._ids
 
     @property
-    def task(self) -> Task:
-        """What everybody knows."""
-        return self._shared.task
-
-    @property
     def asked(self) -> int:
         """How many times clients were asked so far; numbers the random streams."""
         return self._shared.asked

@@ -6,14 +6,15 @@ through a mask mu_i that the client learns, keeps and never sends.
     server (algorithm 2)
       1  draw one random graph G~; theta_bar_i <- the initial weights, for all i
       for t = 1..T
-      2    send theta_bar_i to every sampled client i, get theta_i back
-      3    h_i = AVG(f(G~; theta_i)),   S(i, j) = cos(h_i, h_j)                                               section 4.1
+      2    send theta_bar_i to every sampled client i, get theta_i and h_i back
+      3    S(i, j) = cos(h_i, h_j)                                                                            section 4.1
       4    theta_bar_i <- sum_j alpha_ij theta_j,   alpha_ij = exp(tau S(i, j)) / sum_k exp(tau S(i, k))              (3)
 
     client i (algorithm 1), mu_i = 1 at first
       5  theta_i <- theta_bar_i; E local epochs over theta_i and mu_i, the network running on theta_i * mu_i,         (2)
            min L(G_i; theta_i * mu_i) + lambda1 |mu_i|_1 / M + lambda2 ||theta_i * mu_i - theta_bar_i||^2             (4)
-      6  return theta_i without the entries where |mu_i| < threshold; test with theta_i * mu_i, zero in those entries
+      6  its model from now on, in tests too, is theta_i * mu_i, zero where |mu_i| < threshold; return theta_i without
+         those entries, and h_i = AVG(f(G~; model))                                                           section 4.1
 
 What the paper leaves open (c: as in the authors' public code; v: chosen by validation accuracy on Cora):
 - theta_i is sent, not theta_i * mu_i (c, v: more stable), so the server learns of a mask only where it is zero. An entry
@@ -23,17 +24,17 @@ What the paper leaves open (c: as in the authors' public code; v: chosen by vali
 - |mu|_1 is divided by its M entries (v; `l1_norm`): as a sum, lambda1 = 0.001 outweighs the loss in most entries, and the
   0.3 to 0.9 of Table 5 leave no model at all. The proximal term is of the model in use, theta * mu (v): with one local
   epoch theta itself never differs from theta_bar when the gradient is taken.
-- f is the last layer before its activation (c); h_i is computed by the server, from what clients send anyway.
+- f is the last layer before its activation (c), in the client's own model (c): without the masks all models soon behave
+  alike. So the client computes h_i, on a graph that everybody draws from the run's public seed.
 - Clients not sampled keep the theta_i of their last round in all sums; one never sampled starts from the initial weights.
 
-Privacy: `similarity = "labels"` and `proxy = "own-features"` exist to compare with; with them clients tell the server their
-label counts, or an embedding of their own features.
+Privacy: h_i is D numbers that depend on the client's data through its model only. `similarity = "labels"` and
+`proxy = "own-features"` exist to compare with: clients then tell their label counts, or an embedding of their own features.
 Legend: K clients, P entries of a model, M of them with a mask, D entries of what clients are compared by, C classes.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,8 +49,7 @@ from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import FedAvg, Kept
 from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
 from suture.nn.masks import MASK, masked_model, masks_of, pruned_model, visible_entries, weights_of
-from suture.nn.proxy_graph import ProxyGraph, ProxySettings, proxy_graph
-from suture.settings import ModelSettings
+from suture.nn.proxy_graph import ProxySettings, proxy_graph
 from suture.streams import Streams
 from suture.train import Batch
 from suture.tree import Tree, mix
@@ -108,7 +108,7 @@ class Federation(Heard):
 
 @dataclass(frozen=True)
 class Up(SparseModel):
-    """Client to server: its model, its training loss [K], and, in the variants that ask for it, its `signature` [K, D]."""
+    """Client to server: its weights, its training loss [K], and its `signature` [K, D], what it is compared by."""
 
     loss: Tensor
     signature: Tensor
@@ -188,48 +188,34 @@ class FedPub(FedAvg):
         """Everything but the masks."""
         return list(super().initial_params(task))
 
-    def layout(self, task: Task) -> Layout:
-        """How everybody's weights lie in a row."""
-        return _layout(self.model, self.mask, task)
-
-    def random_graph(self, task: Task, models: int, device: torch.device) -> ProxyGraph:
-        """G~ of line 1, once for each model."""
-        kind, blocks, size = self.proxy, self.proxy_blocks, self.proxy_block_size
-        settings = ProxySettings(kind, blocks, size, self.proxy_p_in, self.proxy_p_out)
-        return proxy_graph(settings, models, task.features, task.seed, device)
-
     # The server's side
 
     def init_server(self, task: Task) -> Federation:  # type: ignore[override]
         """Line 1: nobody is known yet."""
-        row = self.layout(task).join(super().initial_params(task))
+        params = self.initial_params(task)
+        row = layout_of(params).join(params)
         return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1, dtype=torch.float64))
 
     def round(self, server: Federation, cohort: Cohort) -> Federation:  # type: ignore[override]
         """Lines 2-4."""
-        everyone, task = cohort.ids, cohort.task
+        everyone = cohort.ids
         cohort = cohort.sample(self.training.participation)
         handed = server.personal(cohort.ids)
         up = cohort.ask(self.local_update, handed.message())
         start_KP = handed.select(up.ids).params.to(up.loss.device)
         theta_KP = restored(up, start_KP.shape[1], lambda: start_KP)
-        known = server.after(Heard(up.ids, theta_KP, up.support, self.signature(up, theta_KP, start_KP, task)))
+        known = server.after(Heard(up.ids, theta_KP, up.support, self.signature(up, theta_KP, start_KP)))
         similarity = self.similarities(known.signature[1:])
         alpha = self.alpha(similarity)
         cohort.report(loss=float(up.loss.mean()), sent_share=up.values.values.numel() / theta_KP.numel())
         cohort.keep(similarity=placed(similarity, known.ids[1:], everyone), weights=placed(alpha, known.ids[1:], everyone))
         return Federation.of(known, alpha)
 
-    def signature(self, up: Up, theta_KP: Tensor, start_KP: Tensor, task: Task) -> Tensor:
-        """What clients are compared by, [K, D]: h of line 3, or a variant's."""
+    def signature(self, up: Up, theta_KP: Tensor, start_KP: Tensor) -> Tensor:
+        """What clients are compared by, [K, D]: h of line 6, or a variant's."""
         if self.similarity == "parameters":
             return theta_KP
-        if self.similarity == "gradients":
-            return theta_KP - start_KP
-        if self.similarity != "function" or self.proxy == "own-features":
-            return up.signature
-        params = self.layout(task).split(theta_KP)
-        return self.random_graph(task, len(up.ids), theta_KP.device).embed(self.backbone(task), params)
+        return theta_KP - start_KP if self.similarity == "gradients" else up.signature
 
     def similarities(self, signature_KD: Tensor) -> Tensor:
         """S(i, j) of line 3, float64 [K, K]."""
@@ -279,30 +265,26 @@ class FedPub(FedAvg):
         return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
 
     def told(self, clients: Clients[Kept], params: Tree) -> Tensor:
-        """What a client says about itself in the variants that leak, [K, D]; otherwise nothing."""
-        graph, task = clients.graph, clients.task
+        """What a client says about itself, [K, D]: h of line 6, label counts, or nothing."""
+        graph, task, count = clients.graph, clients.task, len(clients.ids)
         if self.similarity == "labels":
             if graph.pairs is not None:
                 raise ConfigError("fedpub.similarity labels compares classes, which link prediction has not")
             cell = graph.train.segments.client * task.classes + graph.y[graph.train.nodes]
-            counts = torch.bincount(cell, minlength=len(clients.ids) * task.classes)
-            return counts.view(-1, task.classes).float()
-        if self.similarity == "function" and self.proxy == "own-features":
-            rng = Streams.of(task.seed, clients.ids, "proxy features", device=graph.device)
-            proxy = self.random_graph(task, len(clients.ids), graph.device).on_features_of(graph, rng)
-            return proxy.embed(self.backbone(task), weights_of(params))
-        return torch.zeros(len(clients.ids), 0, device=graph.device)
+            return torch.bincount(cell, minlength=count * task.classes).view(count, task.classes).float()
+        if self.similarity != "function":
+            return torch.zeros(count, 0, device=graph.device)
+        kind, blocks, size = self.proxy, self.proxy_blocks, self.proxy_block_size
+        settings = ProxySettings(kind, blocks, size, self.proxy_p_in, self.proxy_p_out)
+        proxy = proxy_graph(settings, count, task.features, task.seed, graph.device)
+        if self.proxy == "own-features":
+            proxy = proxy.on_features_of(graph, Streams.of(task.seed, clients.ids, "proxy", device=graph.device))
+        return proxy.embed(self.backbone(task), pruned_model(params, self.hides_below))
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
         """The model of line 6, from received weights over kept ones."""
         received = self.received(clients, deployed) if isinstance(deployed, SparseModel) else {}
         return Model(clients.ids, pruned_model(clients.state.params | received, self.hides_below))
-
-
-# A pure function of its arguments: remembering spares drawing initial weights every round, only to see their shapes.
-@functools.lru_cache(maxsize=2)
-def _layout(model: ModelSettings, mask: bool, task: Task) -> Layout:
-    return layout_of(FedPub(model=model, mask=mask).initial_params(task))
 
 
 def layout_of(params: Tree) -> Layout:

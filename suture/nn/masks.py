@@ -40,7 +40,8 @@ class _Masked(torch.autograd.Function):
         grad = torch.addcmul(grad_product, drift, 2 * grad_distance)
         # At zero, where any value from -1 to 1 would do, the sign is 1.
         sign = grad_size if ctx.positive else torch.copysign(grad_size, mask)
-        return grad * mask, torch.addcmul(sign, grad, weight), None
+        grad_mask = torch.addcmul(sign, grad, weight)
+        return grad.mul_(mask), grad_mask, None
 
 
 def weights_of(params: Tree) -> Tree:

@@ -20,10 +20,10 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError, IntegrityError
 from suture.graph.batch import batch_of, uncut
 from suture.graph.links import hide_links
-from suture.message import Message, Model, Rows
+from suture.message import Message, Model, Nothing, Rows
 from suture.method import Task
 from suture.methods.fedavg import FedAvg
-from suture.methods.fedpub import Federation, FedPub, Up, label_similarity, placed
+from suture.methods.fedpub import Federation, FedPub, Up, label_similarity, layout_of, placed
 from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.local import Local
 from suture.nn.masks import MASK, masked_model, masks_of, pruned_model, weights_of
@@ -192,7 +192,8 @@ def test_two_rounds_worked_out_by_hand() -> None:
                 grad_mask = g * w + lambda1 / mask.size * np.sign(mask)
                 w, b, mask = w - lr * g * mask, b - lr * grad_b, mask - lr * grad_mask
             trained[name], masks[name] = (w, b), mask
-        h = np.stack([(proxy_a @ proxy.x.dense().double().numpy() @ w + b).mean(0) for w, b in trained.values()])
+        proxy_x = proxy_a @ proxy.x.dense().double().numpy()
+        h = np.stack([(proxy_x @ (w * masks[name]) + b).mean(0) for name, (w, b) in trained.items()])
         unit = h / np.linalg.norm(h, axis=1, keepdims=True)
         similarity = unit @ unit.T
         alpha = softmax(tau * similarity)
@@ -207,7 +208,7 @@ def test_two_rounds_worked_out_by_hand() -> None:
     kept = cohort.take_kept()
     np.testing.assert_allclose(kept["similarity"].numpy(), similarity, atol=2e-6)
     np.testing.assert_allclose(kept["weights"].numpy(), alpha, atol=2e-6)
-    sent = method.layout(task).split(server.personal(graph.ids).params)
+    sent = layout_of(method.initial_params(task)).split(server.personal(graph.ids).params)
     for k, name in enumerate(graph.ids):
         np.testing.assert_allclose(cohort.states()[0].params["mask/layer1.weight"][k].numpy(), masks[name], atol=1e-6)
         np.testing.assert_allclose(sent["layer1.weight"][k].numpy(), received[name][0], atol=1e-6)
@@ -233,13 +234,13 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 class Puppets:
     """A cohort whose samples and answers are written by the test: a client adds its own number to what it is sent."""
 
-    def __init__(self, task: Task, everyone: Sequence[str], samples: Sequence[Sequence[str]]) -> None:
-        self.task, self.ids, self.samples = task, tuple(everyone), list(samples)
+    def __init__(self, everyone: Sequence[str], samples: Sequence[Sequence[str]]) -> None:
+        self.ids, self.samples = tuple(everyone), list(samples)
         self.sent: dict[str, Tensor] = {}
         self.kept: dict[str, Tensor] = {}
 
     def sample(self, fraction: float) -> Puppets:
-        chosen = Puppets(self.task, self.samples.pop(0), [])
+        chosen = Puppets(self.samples.pop(0), [])
         chosen.sent, chosen.kept = self.sent, self.kept
         return chosen
 
@@ -267,7 +268,7 @@ def test_clients_leave_and_return_and_get_their_own_model(world: World) -> None:
     """Samples differ in membership, size and order; every model is looked up by its client's id."""
     method = small(FedPub, mask=False, similarity="parameters", tau=1.5)
     samples = [["birch", "ash"], ["cedar", "birch"], ["ash", "cedar"], ["dogwood"], ["ash", "birch", "cedar", "dogwood"]]
-    puppets = Puppets(world.task, list(NUMBER), samples)
+    puppets = Puppets(list(NUMBER), samples)
     server = method.init_server(world.task)
     start = server.params[0].double()
     latest: dict[str, Tensor] = {}
@@ -335,7 +336,7 @@ def test_only_weights_travel_never_masks(world: World) -> None:
     method, listener = rounds(small(FedPub, **HIDING), 3), Listener()
     cohort = EmbeddedCohort.start(method, world.clients, world.task, ledger=listener)
     server = method.init_server(world.task)
-    layout = method.layout(world.task)
+    layout = layout_of(method.initial_params(world.task))
     some_hidden = False
     for _ in range(3):
         server = method.round(server, cohort)
@@ -351,7 +352,6 @@ def test_only_weights_travel_never_masks(world: World) -> None:
             there = torch.cat([masked_part[visible[k]] if sparse else masked_part, theta[k, visible.shape[1] :]])
             assert torch.equal(up.values.values[bounds[k] : bounds[k + 1]], there)
             some_hidden |= sparse
-        assert up.signature.shape == (4, 0)
     assert some_hidden, "nothing was hidden; the test shows nothing"
     fields = {type(message).__name__: set(message.tensors()) for _, message in listener.heard}
     rows = {"values.values", "values.ptr", "support.values", "support.ptr"}
@@ -379,14 +379,14 @@ def test_the_tested_model_is_pruned_and_has_no_masks(world: World) -> None:
     method = rounds(small(FedPub, **HIDING), 2)
     cohort = EmbeddedCohort.start(method, world.clients, world.task)
     server = method.round(method.init_server(world.task), cohort)
-    model = cohort.peek(lambda clients: method.assemble(clients, Model(clients.ids, {})))
+    model = cohort.peek(lambda clients: method.assemble(clients, Nothing(clients.ids)))
     params = cohort.states()[0].params
     mask = params["mask/layer1.weight"]
     torch.testing.assert_close(model.params["layer1.weight"], params["layer1.weight"] * mask * (mask.abs() >= 0.9))
     assert set(model.params) == set(method.shared_names(world.task))
     message = method.deploy(server, cohort.ids)
     aggregated = cohort.peek(lambda clients: method.assemble(clients, message.select(clients.ids)))
-    bar = method.layout(world.task).split(server.personal(cohort.ids).params)["layer1.weight"]
+    bar = layout_of(method.initial_params(world.task)).split(server.personal(cohort.ids).params)["layer1.weight"]
     torch.testing.assert_close(aggregated.params["layer1.weight"], bar * mask * (mask.abs() >= 0.9))
 
 
@@ -482,7 +482,7 @@ def test_what_was_not_sent_back_is_averaged_as_it_was_handed_out(world: World) -
     after = method.round(server, cohort)
     up = listener.heard[-1][1]
     assert isinstance(up, Up) and bool(up.support.ptr.diff().all())
-    theta = method.layout(world.task).join(cohort.states()[0].params)
+    theta = layout_of(method.initial_params(world.task)).join(cohort.states()[0].params)
     masks = masks_of(cohort.states()[0].params)
     visible = torch.cat([mask.abs().flatten(1) >= 0.9 for mask in masks.values()], 1)
     known = after.params[1:][[sorted(cohort.ids).index(name) for name in cohort.ids]]
@@ -533,30 +533,43 @@ def test_variants_resume(fields: dict[str, Any], world: World, tmp_path: Path) -
     assert_close(server, undisturbed.server, 0.0)
 
 
-def test_variants_compare_by_what_they_say(world: World) -> None:
-    """Parameters and gradients as the server computes them, labels as the clients tell them."""
+def test_variants_compare_by_what_they_say() -> None:
+    """Parameters and gradients as the server computes them, the rest as the clients tell it."""
     theta, start = torch.randn(2, 10), torch.randn(2, 10)
     labels = torch.tensor([[3.0, 1.0], [0.0, 4.0]])
     up = Up(("a", "b"), Rows(theta.flatten(), torch.tensor([0, 10, 20])), everything(2), torch.zeros(2), labels)
-    assert torch.equal(FedPub(similarity="parameters").signature(up, theta, start, world.task), theta)
-    assert torch.equal(FedPub(similarity="gradients").signature(up, theta, start, world.task), theta - start)
-    assert torch.equal(FedPub(similarity="labels").signature(up, theta, start, world.task), labels)
+    assert torch.equal(FedPub(similarity="parameters").signature(up, theta, start), theta)
+    assert torch.equal(FedPub(similarity="gradients").signature(up, theta, start), theta - start)
+    assert torch.equal(FedPub(similarity="labels").signature(up, theta, start), labels)
+    assert torch.equal(FedPub().signature(up, theta, start), labels)
 
 
-def test_only_the_leaking_variants_tell_anything(world: World) -> None:
+def test_clients_tell_what_they_are_compared_by(world: World) -> None:
     told = {}
-    for fields in ({}, {"similarity": "parameters"}, {"similarity": "labels"}, {"proxy": "own-features"}):
+    for fields in ({}, {"similarity": "parameters"}, {"similarity": "labels"}):
         listener = Listener()
         run_to_end(rounds(small(FedPub, **fields), 1), world.clients, world.task, ledger=listener)
         (up,) = [message for _, message in listener.heard if isinstance(message, Up)]
-        told[str(fields)] = up.signature
-    widths = [value.shape[1] for value in told.values()]
-    assert widths == [0, 0, 3, 8]
+        told[fields.get("similarity", "function")] = up.signature
+    assert {name: value.shape[1] for name, value in told.items()} == {"function": 8, "parameters": 0, "labels": 3}
     graph = world.clients
     train = graph.train.nodes
     counts = np.zeros((4, 3))
     np.add.at(counts, (graph.segments.client[train].numpy(), graph.y[train].numpy()), 1)
-    np.testing.assert_array_equal(told["{'similarity': 'labels'}"].numpy(), counts)
+    np.testing.assert_array_equal(told["labels"].numpy(), counts)
+
+
+def test_the_compared_function_is_that_of_the_tested_model(world: World) -> None:
+    """Masks and threshold included."""
+    method = rounds(small(FedPub, **HIDING), 2)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.round(method.round(method.init_server(world.task), cohort), cohort)
+    model = cohort.peek(lambda clients: method.assemble(clients, Nothing(clients.ids)))
+    graph = proxy_graph(SBM, 1, 40, world.task.seed, torch.device("cpu")).graph
+    plain = uncut(Data(x=graph.x.dense(), edge_index=graph.edge_index, y=graph.y), torch.zeros(500, dtype=torch.int8))
+    for name in cohort.ids:
+        expected = method.backbone(world.task).embed(model.select([name]).params, plain).mean(0)
+        torch.testing.assert_close(server.select([name]).signature[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_label_similarity_is_one_minus_the_jensen_shannon_distance() -> None:
@@ -597,11 +610,11 @@ def test_a_users_own_network_takes_part(world: World) -> None:
     cohort = EmbeddedCohort.start(method, world.clients, task)
     server = method.round(method.init_server(task), cohort)
     assert set(masks_of(cohort.states()[0].params)) == {"one.weight", "two.weight"}
-    expected = dict(cohort.states()[0].params)
+    model = cohort.peek(lambda clients: method.assemble(clients, Nothing(clients.ids)))
     module = Plain(40, 3).eval()
     proxy = proxy_graph(SBM, 1, 40, task.seed, torch.device("cpu")).graph
     for k, name in enumerate(cohort.ids):
-        own = {key: value[k] for key, value in weights_of(expected).items()}
+        own = {key: value[k] for key, value in model.params.items()}
         with torch.no_grad():
             out = torch.func.functional_call(module, own, (proxy.x.dense(), proxy.edge_index)).mean(0)
         torch.testing.assert_close(server.select([name]).signature[0], out, atol=1e-5, rtol=1e-5)
