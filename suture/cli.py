@@ -216,6 +216,31 @@ def export(
     inspecting.export(path, client, out)
 
 
+@_command(
+    app,
+    "communities",
+    "suture communities runs/mine",
+    "suture communities runs/mine --round 5 --round 30 --image communities.png",
+)
+def communities(
+    path: opt.RunFolder,
+    rounds: Annotated[
+        list[int] | None, typer.Option("--round", metavar="N", help="Round to look at, repeatable  [default: the last]")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Picture to draw, such as a .png; needs matplotlib")
+    ] = None,
+    data_root: opt.DataRoot = None,
+) -> None:
+    """Compare the similarities a run of fedpub found with its cut.
+
+    Prints their correlation with the similarity of the clients' labels and with the edges lost between clients.
+    """
+    from suture.commands import grouping
+
+    grouping.communities(path, rounds or [], image, data_root)
+
+
 @_command(app, "methods", "suture methods", "suture methods fedprox")
 def methods(name: opt.Name = None) -> None:
     """List the methods, or the hyper-parameters of one."""

@@ -100,8 +100,8 @@ def _pearson(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | N
     return float(np.corrcoef(left, right)[0, 1])
 
 
-def draw(run_folder: Path, rounds: Sequence[int] = (5, 30)) -> Path:
-    """The four heat maps of Figure 6, of a run that has been analysed; returns the image's path."""
+def draw(run_folder: Path, rounds: Sequence[int] = (5, 30), image: Path | None = None) -> Path:
+    """The heat maps of Figure 6, of a run that has been analysed; returns the image's path."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -119,6 +119,7 @@ def draw(run_folder: Path, rounds: Sequence[int] = (5, 30)) -> Path:
     for place, (title, matrix) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
         place.imshow(matrix.double().numpy(), cmap="Blues")
         place.set(title=title, xlabel="client", ylabel="client")
-    path = run_folder / "communities.png"
+        place.locator_params(integer=True)
+    path = image or run_folder / "communities.png"
     figure.savefig(path, dpi=150)
     return path

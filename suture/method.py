@@ -44,6 +44,8 @@ class Task:
     seed: int
     module: ModuleFactory | None = None
     """A user's own network, built in this process only; None takes the backbone the settings name."""
+    link: bool = False
+    """Pairs of nodes are told apart, not classes of nodes; `classes` is then the width of an embedding."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def prepare(
         outputs = protocol.model.hidden
         clients = hide_links(clients, protocol.split, cut.seed)
         whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
-    task = Task(clients.x.width, outputs, seed, module)
+    task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link")
     return Prepared(dataset, data, cut, clients.to(place), whole.to(place), task)
 
 

@@ -12,9 +12,12 @@ from scipy import stats
 from scipy.spatial.distance import jensenshannon
 from torch_geometric.data import Data
 
+from suture.api import compare
+from suture.commands import grouping
 from suture.communities import analyse, correlations, draw, kept_similarities, missing_edges
-from suture.errors import DataError, IntegrityError
+from suture.errors import ConfigError, DataError, IntegrityError
 from suture.folder import RunFolder
+from suture.graph import datasets
 from suture.graph.synthetic import contextual_block_model
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub import FedPub
@@ -93,6 +96,23 @@ def test_a_run_is_analysed_and_drawn(run_folder: Path, data: Data) -> None:
     assert draw(run_folder, rounds=(1, 2)).stat().st_size > 1000
     with pytest.raises(DataError, match="no similarities of round 7; it has rounds 1 to 2"):
         draw(run_folder, rounds=(7,))
+
+
+def test_the_command_prints_the_chosen_rounds_and_refuses_others(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["rounds=2", "hidden=8"]
+    compare(data, ("fedpub",), protocol="fedpub-overlap", clients=10, overrides=quick, seeds=(0,), out=tmp_path)
+    monkeypatch.setattr(datasets, "load", lambda name, root: data)
+    grouping.communities(tmp_path / "fedpub-seed0", [2], None, None)
+    printed = capsys.readouterr().out
+    stored = read_json(tmp_path / "fedpub-seed0" / "communities.json", "analysis")["rounds"]
+    assert isinstance(stored, list)
+    assert f"{stored[1]['labels_pearson']:.3f}" in printed.splitlines()[-1].split()
+    with pytest.raises(ConfigError, match="has no round 7; it has rounds 1 to 2"):
+        grouping.communities(tmp_path / "fedpub-seed0", [7], None, None)
+    with pytest.raises(ConfigError, match="is a comparison"):
+        grouping.communities(tmp_path, [], None, None)
 
 
 def test_what_cannot_be_analysed_is_refused(run_folder: Path, data: Data, tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ An embedding is the output of the last layer before head and activation. As in t
 square of the H coordinates, so that its weight does not depend on H; but they average prototypes over clients, not nodes.
 The paper predicts the class of the nearest global prototype; `predict_by` offers this beside the client's own classifier.
 
-Privacy: the server learns how many training nodes of each class a client has, and where that is one, its embedding.
+Link prediction has two classes, linked pairs and pairs that are not, so there are two prototypes. The embedding of a pair is
+the product of its ends' embeddings, coordinate by coordinate: the score of a pair is the sum of these. A client's examples
+are its training edges and as many pairs drawn afresh. Only the client's own network predicts links: distances to prototypes
+are no inner product of the ends' outputs, by which pairs are scored.
+
+Privacy: the server learns how many training nodes of each class (or training edges) a client has, and where
+that is one, its embedding.
 """
 
 from __future__ import annotations
@@ -25,11 +31,11 @@ import torch
 from torch import Tensor
 
 from suture.errors import ConfigError
-from suture.graph.batch import GraphBatch, View
+from suture.graph.batch import GraphBatch
 from suture.message import Message, Model, Nothing
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
-from suture.train import Batch
+from suture.train import Batch, batches
 from suture.tree import Tree, split, tile
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
@@ -63,12 +69,13 @@ class FedProto(FedAvg):
     def init_server(self, task: Task) -> Server:
         """No class has been seen."""
         width = task.classes if task.module else self.backbone(task).widths()[-1]
-        return Server(SERVER, {PROTOTYPES: torch.zeros(1, task.classes, width), COUNTS: torch.zeros(1, task.classes)})
+        classes = class_count(task)
+        return Server(SERVER, {PROTOTYPES: torch.zeros(1, classes, width), COUNTS: torch.zeros(1, classes)})
 
     def init_clients(self, clients: Clients[Nothing]) -> Kept:
         """The initial model, and no prototypes."""
-        if clients.graph.pairs is not None:
-            raise ConfigError("fedproto exchanges means of classes, and link prediction has none; choose another method")
+        if clients.task.link and self.predict_by == "prototype":
+            raise ConfigError("fedproto.predict_by prototype is for nodes; link prediction needs predict_by=classifier")
         kept = super().init_clients(clients)
         nothing = tile(self.init_server(clients.task).params, len(clients.ids))
         return replace(kept, params=kept.params | {n: v.to(clients.graph.device) for n, v in nothing.items()})
@@ -79,7 +86,7 @@ class FedProto(FedAvg):
         if self.proto_weight == 0 or PROTOTYPES not in received:
             return terms
         embedding = self.backbone(task).embed(params, batch.graph, batch.rng, batch.view)
-        local = prototypes(embedding, batch.graph, batch.view, task.classes)
+        local = prototypes(embedding, batch, class_count(task))
         both = (local[COUNTS] > 0) & (received[COUNTS] > 0)
         distance = (local[PROTOTYPES] - received[PROTOTYPES]).square().mean(2)
         return terms | {"prototypes": self.proto_weight * (distance * both).sum(1)}
@@ -106,10 +113,11 @@ class FedProto(FedAvg):
     def local_update(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Up]:
         """Lines 2 and 3."""
         kept, up = super().local_update(clients, down)
-        graph = clients.graph
+        everything = replace(self.training, batch_size=0, fanouts=())
+        (batch,) = batches(clients.graph, everything, clients.rng.fork("prototypes"))
         with torch.no_grad():
-            embedding = self.backbone(clients.task).embed(kept.params, graph, view=graph.train)
-        return kept, replace(up, params=prototypes(embedding, graph, graph.train, clients.task.classes))
+            embedding = self.backbone(clients.task).embed(kept.params, clients.graph, view=batch.view)
+        return kept, replace(up, params=prototypes(embedding, batch, class_count(clients.task)))
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
         """The client's network, with the prototypes only if they are what it predicts by."""
@@ -128,10 +136,20 @@ class FedProto(FedAvg):
         return torch.stack(scores, 1).where(model.params[COUNTS][owner] > 0, -1e9)
 
 
-def prototypes(embedding_BH: Tensor, graph: GraphBatch, view: View, classes: int) -> Tree:
-    """Each client's mean embedding of each class over the nodes of a view and the number of these nodes."""
-    clients = len(graph.ids)
-    cell = view.segments.client * classes + graph.y[view.nodes]
+def class_count(task: Task) -> int:
+    """How many prototypes there are."""
+    return 2 if task.link else task.classes
+
+
+def prototypes(embedding_BH: Tensor, batch: Batch, classes: int) -> Tree:
+    """Each client's mean embedding of each class over a batch's nodes or pairs, and how many these are."""
+    clients, link = len(batch.graph.ids), batch.links
+    if link is None:
+        owner, label = batch.view.segments.client, batch.graph.y[batch.view.nodes]
+    else:
+        owner, label = link.client, link.label.long()
+        embedding_BH = embedding_BH[link.left] * embedding_BH[link.right]
+    cell = owner * classes + label
     counts = torch.bincount(cell, minlength=clients * classes).to(embedding_BH.dtype)
     sums = embedding_BH.new_zeros(clients * classes, embedding_BH.shape[1]).index_add(0, cell, embedding_BH)
     means = sums / counts.clamp_min(1).unsqueeze(1)

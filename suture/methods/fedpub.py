@@ -44,11 +44,11 @@ import torch
 from torch import Tensor
 
 from suture.errors import ConfigError, unknown
-from suture.message import Message, Model, Record, Rows
+from suture.message import Message, Model, Nothing, Record, Rows
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import FedAvg, Kept
 from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
-from suture.nn.masks import MASK, masked_model, masks_of, pruned_model, visible_entries, weights_of
+from suture.nn.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.nn.proxy_graph import ProxySettings, proxy_graph
 from suture.streams import Streams
 from suture.train import Batch
@@ -112,6 +112,13 @@ class Up(SparseModel):
 
     loss: Tensor
     signature: Tensor
+
+
+@dataclass(frozen=True)
+class Personal(Kept):
+    """What a client keeps: theta_i, mu_i and their moments, and `model` [K, ...], what it makes of them (line 6)."""
+
+    model: Tree
 
 
 @dataclass(frozen=True)
@@ -249,14 +256,21 @@ class FedPub(FedAvg):
             terms["sparsity"] = self.lambda1 / (entries if self.l1_norm == "mean" else 1) * size
         return terms | {"proximal": self.lambda2 * distance}
 
+    def init_clients(self, clients: Clients[Nothing]) -> Personal:
+        """The initial weights, and masks that hide nothing."""
+        kept = super().init_clients(clients)
+        model, _ = pruned(kept.params, self.hides_below)
+        return Personal(kept.ids, kept.params, kept.moments, model)
+
     @step
     def local_update(self, clients: Clients[Kept], down: SparseModel) -> tuple[Kept, Up]:  # type: ignore[override]
         """Lines 5 and 6."""
         kept, plain = super().local_update(clients, Model(clients.ids, self.received(clients, down)))
-        visible = visible_entries(kept.params, self.hides_below)
+        model, visible = pruned(kept.params, self.hides_below)
         support = everything(len(clients.ids)) if visible is None else support_of(visible)
         values = thinned(layout_of(kept.params).join(kept.params), support)
-        return kept, Up(clients.ids, values, support, plain.loss, self.told(clients, kept.params))
+        personal = Personal(kept.ids, kept.params, kept.moments, model)
+        return personal, Up(clients.ids, values, support, plain.loss, self.told(clients, model))
 
     def received(self, clients: Clients[Kept], down: SparseModel) -> Tree:
         """theta_bar_i; what was not sent is as the client has it."""
@@ -264,7 +278,7 @@ class FedPub(FedAvg):
         layout = layout_of(own)
         return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
 
-    def told(self, clients: Clients[Kept], params: Tree) -> Tensor:
+    def told(self, clients: Clients[Kept], model: Tree) -> Tensor:
         """What a client says about itself, [K, D]: h of line 6, label counts, or nothing."""
         graph, task, count = clients.graph, clients.task, len(clients.ids)
         if self.similarity == "labels":
@@ -279,12 +293,14 @@ class FedPub(FedAvg):
         proxy = proxy_graph(settings, count, task.features, task.seed, graph.device)
         if self.proxy == "own-features":
             proxy = proxy.on_features_of(graph, Streams.of(task.seed, clients.ids, "proxy", device=graph.device))
-        return proxy.embed(self.backbone(task), pruned_model(params, self.hides_below))
+        return proxy.embed(self.backbone(task), model)
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
-        """The model of line 6, from received weights over kept ones."""
-        received = self.received(clients, deployed) if isinstance(deployed, SparseModel) else {}
-        return Model(clients.ids, pruned_model(clients.state.params | received, self.hides_below))
+        """The model of line 6: as training left it, or of received weights over kept ones."""
+        state = clients.state
+        if isinstance(deployed, SparseModel):
+            return Model(clients.ids, pruned(state.params | self.received(clients, deployed), self.hides_below)[0])
+        return Model(clients.ids, state.model if isinstance(state, Personal) else pruned(state.params, self.hides_below)[0])
 
 
 def layout_of(params: Tree) -> Layout:

@@ -66,23 +66,15 @@ def masked_model(params: Tree, anchor: Tree) -> tuple[Tree, Tensor, Tensor]:
     return model, size, distance
 
 
-def pruned_model(params: Tree, threshold: float) -> Tree:
-    """Weights times masks, zero where a mask is below the threshold."""
+def pruned(params: Tree, threshold: float) -> tuple[Tree, Tensor | None]:
+    """Weights times masks, zero where a mask is below the threshold; and where none is, bool [K, M], None if nowhere."""
     model, masks = weights_of(params), masks_of(params)
-    whole = hides_nothing(masks, threshold)
     for name, mask in masks.items():
-        model[name] = model[name] * (mask if whole else mask * (mask.abs() >= threshold))
-    return model
-
-
-def visible_entries(params: Tree, threshold: float) -> Tensor | None:
-    """Which entries masks let through, bool [K, M]; None if they let all of them."""
-    masks = masks_of(params)
-    if hides_nothing(masks, threshold):
-        return None
-    return torch.cat([(mask.abs() >= threshold).flatten(1) for mask in masks.values()], 1)
-
-
-def hides_nothing(masks: Tree, threshold: float) -> bool:
-    """True only if every entry is at least the threshold. Masks start at one, so that the smallest mostly tells."""
-    return all(float(mask.min()) >= threshold for mask in masks.values())
+        model[name] = model[name] * mask
+    # Masks start at one, so that the smallest mostly tells that nothing is hidden.
+    if all(float(mask.min()) >= threshold for mask in masks.values()):
+        return model, None
+    visible = {name: mask.abs() >= threshold for name, mask in masks.items()}
+    for name, shown in visible.items():
+        model[name] = model[name].mul_(shown)
+    return model, torch.cat([shown.flatten(1) for shown in visible.values()], 1)

@@ -46,13 +46,11 @@ class SharedFeatures(Features):
     """
 
     def times(self, weight_KFH: Tensor) -> Tensor:
-        """[K * N, H]."""
-        shared = self._shared
-        weight = weight_KFH.to(shared.dtype)
-        out = weight_KFH.new_empty(weight.shape[0], shared.shape[0], weight.shape[2])
-        for k in range(weight.shape[0]):
-            out[k] = shared @ weight[k]
-        return out.view(-1, weight.shape[2])
+        """[K * N, H], as one product with all weights side by side."""
+        clients, width, hidden = weight_KFH.shape
+        side_by_side = self._shared.new_empty(width, clients, hidden).copy_(weight_KFH.transpose(0, 1))
+        out_NKH = (self._shared @ side_by_side.view(width, -1)).view(-1, clients, hidden)
+        return out_NKH.transpose(0, 1).reshape(-1, hidden).to(weight_KFH.dtype)
 
     def propagated(self, operator: SparseMatrix) -> Features | None:
         """The operator has the same block for every client."""

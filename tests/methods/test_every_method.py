@@ -13,10 +13,12 @@ from harness import TOLERANCE, World, assert_same, assert_separable, ending, per
 
 from suture.checkpoint import load_checkpoint, save_checkpoint
 from suture.engines.embedded import EmbeddedCohort
+from suture.graph.links import hide_from_uncut, hide_links
 from suture.message import Message, Model
 from suture.method import Clients, Method, step
 from suture.methods import METHODS
 from suture.methods.fedavg import FedAvg, Kept, Up
+from suture.settings import SplitSettings
 from suture.streams import Streams
 from suture.train import batches
 from suture.tree import tile
@@ -73,6 +75,21 @@ def test_resumes_after_any_iteration(name: str, world: World, tmp_path: Path) ->
         for phase in iterations[stop:]:
             server = phase.body(server, again)
         assert_same(undisturbed, ending(method, server, again), tolerance=0.0)
+
+
+@EVERY_METHOD
+def test_links_can_be_predicted(name: str, world: World) -> None:
+    """Under the settings of the link protocol: no head, outputs are embeddings; clients train alone as together."""
+    method = small(METHODS[name])
+    method = dataclasses.replace(method, model=dataclasses.replace(method.model, head=False))
+    clients = hide_links(world.clients.select(world.clients.ids[:3]), SplitSettings(), 0)
+    whole = hide_from_uncut(world.whole, clients, clients.node_id)
+    task = dataclasses.replace(world.task, classes=8, link=True)
+    assert_separable(method, World(clients, whole, task))
+    scores = run_to_end(method, whole if method.sees_uncut_graph else clients, task).scores.tensors()
+    assert float(scores["value"][:, 1:].min()) >= 0 and float(scores["value"].max()) <= 1
+    # The uncut graph holds nothing out of its own: it is tested on the clients' pairs.
+    assert method.sees_uncut_graph or int(scores["total"][:, 1:].min()) > 0
 
 
 class _Listener:

@@ -10,14 +10,16 @@ from harness import World, ending, run_to_end, small, small_world
 
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.graph.batch import GraphBatch, Pairs
+from suture.graph.batch import GraphBatch
+from suture.graph.links import hide_links
 from suture.message import Message, Model
 from suture.methods.fedavg import Server
 from suture.methods.fedproto import COUNTS, PROTOTYPES, FedProto, prototypes
 from suture.methods.local import Local
 from suture.nn.export import to_pyg
+from suture.settings import SplitSettings, TrainingSettings
 from suture.streams import Streams
-from suture.train import batches
+from suture.train import Batch, batches
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,10 @@ def world() -> World:
 def _embedding(method: FedProto, graph: GraphBatch, world: World) -> torch.Tensor:
     params = {n: v.expand(len(graph.ids), *v.shape[1:]) for n, v in method.initial_params(world.task).items()}
     return method.backbone(world.task).embed(params, graph)
+
+
+def _whole_batch(graph: GraphBatch) -> Batch:
+    return next(batches(graph, TrainingSettings(), Streams.of(0, graph.ids, "test")))
 
 
 def _by_hand(embedding: torch.Tensor, graph: GraphBatch, k: int, label: int) -> tuple[torch.Tensor, int]:
@@ -51,7 +57,7 @@ def test_prototypes_by_hand(world: World) -> None:
     method, graph = small(FedProto), world.clients
     assert isinstance(method, FedProto)
     embedding = _embedding(method, graph, world)
-    found = prototypes(embedding[graph.train.nodes], graph, graph.train, world.task.classes)
+    found = prototypes(embedding[graph.train.nodes], _whole_batch(graph), world.task.classes)
     for k in range(4):
         for label in range(3):
             mean, count = _by_hand(embedding, graph, k, label)
@@ -129,7 +135,7 @@ def test_class_means_are_pulled_together(world: World) -> None:
         kept = cohort.states()[0].params
         assert torch.equal(kept[PROTOTYPES][0], kept[PROTOTYPES][3])
         embedding = method.backbone(world.task).embed(kept, world.clients)
-        found = prototypes(embedding[world.clients.train.nodes], world.clients, world.clients.train, 3)[PROTOTYPES]
+        found = prototypes(embedding[world.clients.train.nodes], _whole_batch(world.clients), 3)[PROTOTYPES]
         spread.append(float((found[0] - found[1]).norm()))
     assert spread[0] > spread[1] > spread[2]
 
@@ -185,7 +191,38 @@ def test_bad_settings_are_refused(world: World) -> None:
         FedProto(proto_weight=-1)
     with pytest.raises(ConfigError, match="classifier or prototype, got 'knn'"):
         FedProto(predict_by="knn")  # type: ignore[arg-type]
-    none = torch.zeros(0, dtype=torch.int64)
-    linked = replace(world.clients, pairs=Pairs(none.view(2, 0), none, none))
-    with pytest.raises(ConfigError, match="link prediction"):
-        EmbeddedCohort.start(small(FedProto), linked, world.task)
+    linked = with_links(world)
+    with pytest.raises(ConfigError, match="predict_by prototype is for nodes"):
+        EmbeddedCohort.start(small(FedProto, predict_by="prototype"), linked.clients, linked.task)
+
+
+def with_links(world: World) -> World:
+    """The three clients that have edges enough, some of them held out."""
+    graph = hide_links(world.clients.select(world.clients.ids[:3]), SplitSettings(), 0)
+    return replace(world, clients=graph, task=replace(world.task, classes=8, link=True))
+
+
+def test_prototypes_of_linked_and_unlinked_pairs_by_hand(world: World) -> None:
+    linked = with_links(world)
+    graph = linked.clients
+    batch = _whole_batch(graph)
+    assert batch.links is not None and graph.pairs is not None
+    embedding = torch.randn(batch.view.nodes.numel(), 5, generator=torch.Generator().manual_seed(2))
+    found = prototypes(embedding, batch, 2)
+    row = {int(node): k for k, node in enumerate(batch.view.nodes)}
+    edges = graph.pairs.nodes[:, graph.pairs.role == 1].T.tolist()
+    for k in range(3):
+        own = [(u, v) for u, v in edges if int(graph.segments.client[u]) == k]
+        mean = torch.stack([embedding[row[u]] * embedding[row[v]] for u, v in own]).mean(0)
+        torch.testing.assert_close(found[PROTOTYPES][k, 1], mean)
+        assert found[COUNTS][k].tolist() == [len(own), len(own)]
+    assert not torch.allclose(found[PROTOTYPES][:, 0], found[PROTOTYPES][:, 1])
+
+
+def test_only_two_prototypes_travel_in_link_prediction(world: World) -> None:
+    linked = with_links(world)
+    method = small(FedProto)
+    cohort = EmbeddedCohort.start(method, linked.clients, linked.task)
+    server = method.round(method.init_server(linked.task), cohort)
+    assert tuple(server.params[PROTOTYPES].shape) == (1, 2, 8)
+    assert float(server.params[COUNTS].min()) > 0
