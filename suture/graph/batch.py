@@ -88,9 +88,9 @@ class Pairs:
     role: Tensor
 
     def moved(self, new_position: Tensor) -> Pairs:
-        """The pairs whose nodes have a new position (others are -1)."""
+        """The pairs whose nodes both have a new position (others are -1)."""
         nodes = new_position[self.nodes]
-        inside = nodes[0] >= 0
+        inside = (nodes >= 0).all(0)
         return Pairs(nodes[:, inside], self.label[inside], self.role[inside])
 
 
@@ -210,17 +210,22 @@ class GraphBatch:
         position = {name: k for k, name in enumerate(self.ids)}
         bounds = self.segments.bounds
         pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in map(position.__getitem__, ids)]
-        index = torch.cat(pieces)
+        lengths = torch.tensor([0] + [piece.numel() for piece in pieces], device=self.device)
+        return self._at(torch.cat(pieces), tuple(ids), Segments(lengths.cumsum(0)))
+
+    def induced(self, nodes: Tensor) -> GraphBatch:
+        """The same clients with some of their nodes (flat positions, ascending) and the links among these."""
+        return self._at(nodes, self.ids, segments_of(self.segments.client[nodes], len(self.ids)))
+
+    def _at(self, index: Tensor, ids: tuple[str, ...], segments: Segments) -> GraphBatch:
         new_position = torch.full((self.num_nodes,), -1, device=self.device)
         new_position[index] = torch.arange(index.numel(), device=self.device)
-        lengths = torch.tensor([0] + [piece.numel() for piece in pieces], device=self.device)
-        segments = Segments(lengths.cumsum(0))
         edges = new_position[self.edge_index]
         return GraphBatch(
-            tuple(ids),
+            ids,
             segments,
             self.x.take(index, segments),
-            edges[:, edges[0] >= 0],
+            edges[:, (edges >= 0).all(0)],
             self.y[index],
             self.role[index],
             self.node_id[index],
