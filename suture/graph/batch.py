@@ -6,9 +6,10 @@ cheaper layout of the first layer) is derived once, lazily, and kept with the ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from suture.kernels import Segments, SparseMatrix, segment_product, segments_of,
 DENSE_SPEED_UP = 5
 # Never turn features into a dense matrix larger than this.
 DENSE_LIMIT_BYTES = 1 << 30
+
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,16 @@ class GraphBatch:
     def mean_input(self) -> Features | None:
         """Features already averaged over neighbours, where that layout is the cheaper one."""
         return self.x.propagated(self.mean_operator)
+
+    @cached_property
+    def _remembered(self) -> dict[str, dict[Hashable, object]]:
+        return {}
+
+    def once(self, name: str, key: Hashable, build: Callable[[], Built]) -> Built:
+        """What `build` derives from this graph and `key`, built on the first call; the latest of each name is kept."""
+        if key not in self._remembered.get(name, {}):
+            self._remembered[name] = {key: build()}
+        return cast(Built, self._remembered[name][key])
 
     def select(self, ids: Sequence[str]) -> GraphBatch:
         """The graphs of some clients, in that order."""
