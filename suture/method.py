@@ -10,14 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from suture.graph.batch import GraphBatch, Pairs
 from suture.kernels import client_mean
-from suture.message import Message, Model, Nothing, Record
+from suture.message import Kind, Message, Model, Nothing, Record
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.settings import ModelSettings, TrainingSettings
@@ -98,9 +98,9 @@ class Scores(Message):
     `value` is the accuracy, or in link prediction the ROC-AUC, over `total` examples (0 where there are none).
     """
 
-    value: Tensor
-    total: Tensor
-    loss: Tensor
+    value: Annotated[Tensor, Kind.SCORES]
+    total: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from suture.message import Message, Model, Nothing, Record
+from suture.message import Kind, Message, Model, Nothing, Record
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.train import Batch, Moments, fresh_moments, sum_terms, train_locally
 from suture.tree import Tree, mean, tile
@@ -45,9 +45,9 @@ class Kept(Record):
 class Up(Message):
     """Client to server: trained parameters, the client's weight in the average [K], its training loss [K]."""
 
-    params: Tree
-    weight: Tensor
-    loss: Tensor
+    params: Annotated[Tree, Kind.WEIGHTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch, View
-from suture.message import Message, Model, Nothing, Rows
+from suture.message import Kind, Message, Model, Nothing, Rows
 from suture.method import Clients, Cohort, Scores, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
@@ -56,15 +56,15 @@ class Counted(Server):
 class Embeddings(Message):
     """Client to third party: `rows` [N_k, H], one embedding a node."""
 
-    rows: Rows
+    rows: Annotated[Rows, Kind.EMBEDDINGS]
 
 
 @dataclass(frozen=True)
 class Foreign(Message):
     """Third party to client, for each of its nodes: mean embedding of the matched ones [N_k, H], their number [N_k]."""
 
-    mean: Rows
-    count: Rows
+    mean: Annotated[Rows, Kind.EMBEDDINGS]
+    count: Annotated[Rows, Kind.COUNTS]
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,21 @@
 Clients whose messages look alike share a line, so that a thousand clients do not write a thousand lines a round:
 
     {"ask": 3, "step": "local_update", "direction": "up", "clients": ["client-0", "client-1"], "bytes": [740, 740],
-     "fields": {"params.layer1.weight": [16, 8], "weight": [], "loss": []}}
+     "fields": {"params.layer1.weight": [16, 8], "weight": [], "loss": []},
+     "kinds": {"weights": 512, "counts": 4, "losses": 4}}
+
+`kinds` is how many of each client's bytes are what (`suture.message.Kind`); the rest is the envelope.
 
 Evaluation is written down too, but kept out of the totals: it measures a method, it is not part of one.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from suture.message import Message
+from suture.message import UNDECLARED, Message, Rows
 from suture.storage import LineFile
 
 EVALUATION_STEP = "evaluate"
@@ -45,5 +49,16 @@ class RunLedger:
                     "clients": [message.ids[k] for k in members],
                     "bytes": [sizes[k] for k in members],
                     "fields": {path: list(shape) for path, shape in shapes.items()},
+                    "kinds": _bytes_by_kind(message, shapes),
                 }
             )
+
+
+def _bytes_by_kind(message: Message, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Payload bytes of one client whose fields have these shapes."""
+    width = {path: tensor.element_size() for path, tensor in message.tensors().items()}
+    width |= {name: value.values.element_size() for name, value in message.contents() if isinstance(value, Rows)}
+    sums: Counter[str] = Counter()
+    for path, shape in shapes.items():
+        sums[message.kind_of(path) or UNDECLARED] += math.prod(shape) * width[path]
+    return {str(kind): size for kind, size in sums.items()}
