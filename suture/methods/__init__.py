@@ -9,6 +9,7 @@ from typing import Any
 from suture.errors import unknown
 from suture.method import Method
 from suture.methods.fedavg import FedAvg
+from suture.methods.feddep import FedDep
 from suture.methods.fedgnn import FedGnn
 from suture.methods.fedper import FedPer
 from suture.methods.fedproto import FedProto
@@ -42,6 +43,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
         GcflPlus,
         FedGnn,
         FedProto,
+        FedDep,
     )
 }
 
