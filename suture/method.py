@@ -20,6 +20,7 @@ from suture.kernels import client_mean
 from suture.message import Kind, Message, Model, Nothing, Record
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
+from suture.privacy.mechanisms import Mechanism
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams, generator
 from suture.tree import Tree
@@ -152,6 +153,10 @@ class Method(ABC, Generic[V, S]):
 
         `Nothing` as `deployed` asks for the model as the last local training left it.
         """
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """What the method does to hide its clients' data; `privacy.accountant` says what that is worth. None by default."""
+        return ()
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C] of every node."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from suture.message import Kind, Message, Model, Nothing, Record
 from suture.method import Clients, Cohort, Method, Phase, Task, step
+from suture.privacy.mechanisms import Mechanism, NoisyGradients
 from suture.train import Batch, Moments, fresh_moments, sum_terms, train_locally
 from suture.tree import Tree, mean, tile
 
@@ -80,6 +81,13 @@ class FedAvg(Method[Server, Kept]):
         device = clients.graph.device
         params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), len(clients.ids)).items()}
         return Kept(clients.ids, params, fresh_moments(params, self.training))
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """DP-SGD if the settings ask for it."""
+        training = self.training
+        if training.dp_sigma == 0:
+            return ()
+        return (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
 
     def plan(self) -> tuple[Phase[Server], ...]:
         """One loop."""

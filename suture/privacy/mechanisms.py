@@ -17,6 +17,7 @@ client beside its weights. `privacy.accountant` says how much it hides.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +25,37 @@ from torch import Tensor
 from suture.kernels import Segments
 from suture.streams import Streams
 from suture.tree import Tree
+
+
+@dataclass(frozen=True)
+class NoisyGradients:
+    """A method's statement that it trains by DP-SGD; see `Method.mechanisms`."""
+
+    step: str
+    """The name of the step that does so."""
+    epochs: int
+    """Epochs in each call of it."""
+    batch_size: int
+    """Examples expected in a step of the optimiser; 0: all."""
+    sigma: float
+
+
+@dataclass(frozen=True)
+class SampledNeighbours:
+    """A method's statement that what leaves a client saw sampled neighbours only (NFDP); see `Method.mechanisms`."""
+
+    step: str
+    """The name of the step that trains on them."""
+    epochs: int
+    """Epochs in each call of it."""
+    fanouts: tuple[int, ...]
+    """Neighbours sampled in each layer."""
+    replace: bool
+    rate: float = 1.0
+    """r of a Bernoulli sampler that what was learnt goes through afterwards."""
+
+
+Mechanism = NoisyGradients | SampledNeighbours
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
