@@ -2,11 +2,11 @@ r"""What a run's guarantees are worth: epsilon and delta of every client, and wh
 
 Two mechanisms are accounted for; a method says which of them it uses (`Method.mechanisms`).
 
-DP-SGD (`privacy.mechanisms`) hides whether one training node's loss was in the sums a client trained on. Opacus's accountants
-compose its steps: Renyi (RDP) always, and the tighter numerical one (PRV) where the first finds anything worth tightening.
+DP-SGD (`privacy.mechanisms`) hides whether one training node's loss was in the sums a client trained on. Its steps are
+composed by Opacus's accountants: Renyi (RDP) always, and the tighter numerical one (PRV) where there is anything to tighten.
 
-NFDP, the noise-free edge-LDP of FedDEP (Zhang et al., SDM 2024, theorem 3.1), hides whether one edge is in a node's list of D
-neighbours, of which d are sampled. One draw is (epsilon, delta)-private with
+NFDP, the noise-free edge-LDP of FedDEP (Zhang et al., SDM 2024, theorem 3.1), hides whether one edge is in a node's list of
+D neighbours, of which d are sampled. One draw is (epsilon, delta)-private with
 
     without replacement, d < D    ln((D + 1) / (D + 1 - d)),  d / D                            theorem B.1
     with replacement              d ln((D + 1) / D),          1 - ((D - 1) / D)^d              theorem B.2
@@ -18,8 +18,8 @@ k = L N draws (L layers, N epochs) compose (theorem B.3, Kairouz et al.), and r 
 Printed, more training makes delta smaller; correctly, delta grows to one. Both are computed here. Other decisions:
 - D is the real degree of each node. The paper's D is a minimum, but it inserts numbers above the mean degree of its graphs.
   A node without neighbours counts as one with a single neighbour: the one it would have in a list that differs by an edge.
-- The paper takes theorem B.2 where d >= D, as if neighbours were then drawn with replacement. Without replacement such a node
-  gives all of its neighbours every time, so its delta is one.
+- The paper takes theorem B.2 where d >= D, as if neighbours were then drawn with replacement. Without replacement such a
+  node gives all of its neighbours every time, so its delta is one.
 - A verdict is on what is composed, before amplification: r thins out what others generate from prototypes, but the
   prototypes themselves have left the client by then.
 """
@@ -62,7 +62,7 @@ class Bound:
         if self.delta >= VACUOUS_DELTA:
             return f"no meaningful protection: with a probability of up to {self.delta:.3g} nothing at all is hidden"
         if self.vacuous:
-            return f"no meaningful protection: what is seen may be e^{self.epsilon:.3g} times as likely with a record as without"
+            return f"no meaningful protection: what is seen may be e^{self.epsilon:.3g} times as likely with a record as not"
         strength = "strong" if self.epsilon <= 1 else "moderate" if self.epsilon <= 5 else "weak"
         factor = math.exp(self.epsilon)
         return f"{strength} protection: nothing seen is more than {factor:.3g} times as likely with a record as without"
@@ -154,9 +154,12 @@ def amplified(bound: Bound, rate: float) -> Bound:
 
 # DP-SGD
 
+History = list[tuple[float, float, int]]
+"""Steps of DP-SGD as accountants want them: (noise multiplier, sampling rate, number of steps)."""
 
-def dp_sgd_epsilon(history: Sequence[tuple[float, float, int]], delta: float = SLACK) -> tuple[float, float | None]:
-    """(RDP, PRV or None) of steps given as (noise multiplier, sampling rate, number). PRV is skipped where RDP is vacuous."""
+
+def dp_sgd_epsilon(history: History, delta: float = SLACK) -> tuple[float, float | None]:
+    """(RDP, PRV), the latter None where the former is vacuous already."""
     from opacus.accountants import PRVAccountant, RDPAccountant  # seconds to import, and few runs need them
 
     spent = [entry for entry in history if entry[1] > 0 and entry[2] > 0]
@@ -174,10 +177,8 @@ def dp_sgd_epsilon(history: Sequence[tuple[float, float, int]], delta: float = S
         return upper, float(numerical.get_epsilon(delta=delta))
 
 
-def history_of(
-    used: Sequence[NoisyGradients], facts: ClientFacts, times: Mapping[str, int]
-) -> list[tuple[float, float, int]]:
-    """Every step of DP-SGD a client made, as accountants want them; `times` is how often each step was asked of it."""
+def history_of(used: Sequence[NoisyGradients], facts: ClientFacts, times: Mapping[str, int]) -> History:
+    """All that a client did; `times` is how often each step of the method was asked of it."""
     history = []
     for mechanism in used:
         size = min(mechanism.batch_size or facts.train, facts.train)

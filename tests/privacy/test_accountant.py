@@ -145,7 +145,7 @@ def test_one_step_on_everything_is_the_gaussian_mechanism() -> None:
     a, b = 1 / 6.0, 3.0 * epsilon
     exact = normal(a - b) - math.exp(epsilon) * normal(-a - b)
     assert exact <= 1e-5
-    assert exact == pytest.approx(1e-5, rel=0.05)
+    assert exact == pytest.approx(1e-5, rel=0.15)  # PRV errs by up to 0.01 in epsilon, upwards
 
 
 def test_steps_and_rates_are_those_that_were_trained_with() -> None:
@@ -206,7 +206,7 @@ def test_accounts_of_every_client() -> None:
     assert few.bound.delta == 1  # a node with two neighbours always gives both
     assert not few.by_degree[1][2].vacuous  # but most have 40
     worst = worst_of(found.values())
-    assert worst is not None and worst.client == "small"
+    assert worst is not None and (worst.client, worst.mechanism) == ("big", "NFDP")  # no delta left at either
     assert worst_of([]) is None
 
 
