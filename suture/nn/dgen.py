@@ -109,12 +109,12 @@ def nearest_listed(z_ND: Tensor, listed: SparseMatrix, table_TD: Tensor) -> tupl
 def nearest_of_each(z_ND: Tensor, sets_KMCD: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
     """Sum over the M - 1 sets of the closest member to each z [N, D], and of those members' squared lengths [N]."""
     clients, others, size, width = sets_KMCD.shape
+    if others == 0:
+        return torch.zeros_like(z_ND), z_ND.new_zeros(z_ND.shape[0])
     flat = sets_KMCD.reshape(clients, others * size, width)
     length = flat.square().sum(2)
     apart = length[segments.client] - 2 * segment_product(z_ND, flat.transpose(1, 2), segments)
     best = apart.view(-1, others, size).argmin(2)  # in each set
     entry = best + torch.arange(others, device=best.device) * size + (segments.client * others * size).unsqueeze(1)
     table = flat.reshape(-1, width)
-    if others == 0:
-        return torch.zeros_like(z_ND), z_ND.new_zeros(z_ND.shape[0])
     return F.embedding_bag(entry, table, mode="sum"), length.flatten()[entry].sum(1)
