@@ -11,6 +11,8 @@ from suture.method import Method
 from suture.methods.fedavg import FedAvg
 from suture.methods.feddep import FedDep
 from suture.methods.fedgnn import FedGnn
+from suture.methods.fedgraph import FedGraph
+from suture.methods.fedgsl import FedGsl
 from suture.methods.fedper import FedPer
 from suture.methods.fedproto import FedProto
 from suture.methods.fedprox import FedProx
@@ -44,6 +46,8 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
         FedGnn,
         FedProto,
         FedDep,
+        FedGraph,
+        FedGsl,
     )
 }
 
