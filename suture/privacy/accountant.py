@@ -20,7 +20,9 @@ Printed, more training makes delta smaller; correctly, delta grows to one. Both 
   A node without neighbours counts as one with a single neighbour: the one it would have in a list that differs by an edge.
 - The paper takes theorem B.2 where d >= D, as if neighbours were then drawn with replacement. Without replacement such a
   node gives all of its neighbours every time, so its delta is one.
-- A verdict is on what is composed, before amplification: r thins out what others generate from prototypes, but the
+- DP-SGD covers the weights. Where a client also sends, without noise, something made of single nodes (embeddings, say),
+  its promise is as good as none.
+- A verdict on NFDP is on what is composed, before amplification: r thins out what others generate from prototypes, but the
   prototypes themselves have left the client by then.
 """
 
@@ -35,11 +37,15 @@ from typing import Any
 import torch
 
 from suture.graph.batch import GraphBatch
+from suture.message import UNDECLARED, Kind
 from suture.method import Method
+from suture.privacy.disclosure import Disclosure
 from suture.privacy.mechanisms import NoisyGradients, SampledNeighbours
 
 SLACK = 1e-5
 """delta' of the composition of NFDP, and the delta at which DP-SGD's epsilon is read off."""
+TELLING = frozenset({Kind.EMBEDDINGS, Kind.FEATURES, Kind.EDGES, Kind.PROTOTYPES, Kind.GRADIENTS, UNDECLARED})
+"""Kinds that are made of single nodes, or could be."""
 VACUOUS_EPSILON, VACUOUS_DELTA = 20.0, 0.5
 QUANTILES = (0.0, 0.25, 0.5, 0.75)
 """Nodes by degree for which NFDP is spelled out; the first is the worst."""
@@ -98,7 +104,7 @@ class ClientFacts:
 
 def facts_of(graph: GraphBatch) -> tuple[ClientFacts, ...]:
     """The facts of every client."""
-    degree, facts = graph.neighbours.rowptr.diff(), []
+    degree, facts = torch.bincount(graph.edge_index[1], minlength=graph.num_nodes), []
     bounds = graph.segments.bounds
     for k, name in enumerate(graph.ids):
         values, counts = torch.unique(degree[bounds[k] : bounds[k + 1]], return_counts=True)
@@ -205,6 +211,20 @@ class Guarantee:
     """The same bound by other ways of accounting."""
     by_degree: tuple[tuple[float, int, Bound], ...] = ()
     """NFDP: (share of nodes up to this degree, degree, composed bound)."""
+    uncovered: tuple[str, ...] = ()
+    """What else is sent, without any noise."""
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether it promises nothing anybody could rely on."""
+        return self.bound.vacuous or not TELLING.isdisjoint(self.uncovered)
+
+    def in_words(self) -> str:
+        """A verdict for people who do not read epsilons."""
+        beside = ", ".join(self.uncovered)
+        if self.vacuous and not self.bound.vacuous:
+            return f"no meaningful protection: the weights are protected, but sent without noise beside them are {beside}"
+        return self.bound.in_words() + (f"; not covered: {beside}" if beside else "")
 
     def as_json(self) -> dict[str, object]:
         """For `suture privacy --json`."""
@@ -214,8 +234,9 @@ class Guarantee:
             "hides": self.hides,
             "epsilon": _finite(self.bound.epsilon),
             "delta": self.bound.delta,
-            "vacuous": self.bound.vacuous,
-            "in_words": self.bound.in_words(),
+            "vacuous": self.vacuous,
+            "in_words": self.in_words(),
+            "not_covered": list(self.uncovered),
             "other_accounts": {
                 name: {"epsilon": _finite(other.epsilon), "delta": other.delta} for name, other in self.detail.items()
             },
@@ -228,16 +249,16 @@ class Guarantee:
 def account(
     method: Method[Any, Any],
     facts: Iterable[ClientFacts],
-    asked: Mapping[str, Mapping[str, int]],
+    disclosure: Disclosure,
     delta: float = SLACK,
 ) -> tuple[Guarantee, ...]:
-    """Every client's guarantees; none if the method has no mechanism. `asked[client][step]` counts a client's replies."""
+    """Every client's guarantees for what it has sent so far; none if the method has no mechanism."""
     noisy = [m for m in method.mechanisms() if isinstance(m, NoisyGradients)]
     sampled = [m for m in method.mechanisms() if isinstance(m, SampledNeighbours)]
     known: dict[tuple[tuple[float, float, int], ...], tuple[float, float | None]] = {}
-    found = []
+    found, beside = [], tuple(disclosure.beside_the_weights())
     for client in facts:
-        times = asked.get(client.client, {})
+        times: Mapping[str, int] = disclosure.replies.get(client.client, {})
         if noisy:
             history = history_of(noisy, client, times)
             key = tuple(history)
@@ -246,7 +267,7 @@ def account(
             renyi, numerical = known[key]
             detail = {"RDP": Bound(renyi, delta)} | ({} if numerical is None else {"PRV": Bound(numerical, delta)})
             best = Bound(renyi if numerical is None else min(renyi, numerical), delta)
-            found.append(Guarantee(client.client, "DP-SGD", "one training node's loss", best, detail))
+            found.append(Guarantee(client.client, "DP-SGD", "one training node's loss", best, detail, uncovered=beside))
         found += [_sampling_guarantee(mechanism, client, times, delta) for mechanism in sampled]
     return tuple(found)
 
@@ -271,7 +292,7 @@ def _sampling_guarantee(used: SampledNeighbours, client: ClientFacts, times: Map
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:
     """The weakest promise; None if there is none at all."""
-    return max(guarantees, key=lambda g: (g.bound.vacuous, g.bound.delta, g.bound.epsilon), default=None)
+    return max(guarantees, key=lambda g: (g.vacuous, g.bound.delta, g.bound.epsilon), default=None)
 
 
 def _finite(value: float) -> float | None:

@@ -18,40 +18,39 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from suture.message import UNDECLARED, Message, Rows
+from suture.privacy.disclosure import EVALUATION_STEP, Disclosure
 from suture.storage import LineFile
-
-EVALUATION_STEP = "evaluate"
 
 
 @dataclass
 class RunLedger:
-    """Writes lines (if there is a file) and counts bytes per direction."""
+    """Counts bytes per direction and by kind, and writes lines if there is a file."""
 
     file: LineFile | None = None
     totals: Counter[str] = field(default_factory=Counter)
+    disclosure: Disclosure = field(default_factory=Disclosure)
 
     def record(self, number: int, step: str, direction: str, message: Message) -> None:
         """One message to or from each client in `message.ids`."""
         sizes = message.nbytes()
         if step != EVALUATION_STEP:
             self.totals[direction] += sum(sizes)
-        if self.file is None:
-            return
         groups: dict[str, tuple[dict[str, tuple[int, ...]], list[int]]] = {}
         for k, shapes in enumerate(message.shapes_per_client()):
             groups.setdefault(str(shapes), (shapes, []))[1].append(k)
         for shapes, members in groups.values():
-            self.file.append(
-                {
-                    "ask": number,
-                    "step": step,
-                    "direction": direction,
-                    "clients": [message.ids[k] for k in members],
-                    "bytes": [sizes[k] for k in members],
-                    "fields": {path: list(shape) for path, shape in shapes.items()},
-                    "kinds": _bytes_by_kind(message, shapes),
-                }
-            )
+            line: dict[str, object] = {
+                "ask": number,
+                "step": step,
+                "direction": direction,
+                "clients": [message.ids[k] for k in members],
+                "bytes": [sizes[k] for k in members],
+                "fields": {path: list(shape) for path, shape in shapes.items()},
+                "kinds": _bytes_by_kind(message, shapes),
+            }
+            self.disclosure.add(line)
+            if self.file is not None:
+                self.file.append(line)
 
 
 def _bytes_by_kind(message: Message, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:

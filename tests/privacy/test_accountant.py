@@ -26,6 +26,7 @@ from suture.privacy.accountant import (
     one_draw_as_printed,
     worst_of,
 )
+from suture.privacy.disclosure import Disclosure, disclosure_of
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
 
 # Section 4.5, MSAcademic: d = 5 and D for 3, 5 and 10 clients; epsilon as printed there and its exact form.
@@ -185,9 +186,33 @@ class Sampling(METHODS["fedavg"]):  # type: ignore[name-defined, misc]
         return (*super().mechanisms(), SampledNeighbours("local_update", 1, (5, 5), replace=False, rate=0.5))
 
 
+def sent(replies: dict[str, int], kind: str = "weights") -> Disclosure:
+    lines = [
+        {"step": "local_update", "direction": "up", "clients": [client], "bytes": [100], "kinds": {kind: 80}}
+        for client, times in replies.items()
+        for _ in range(times)
+    ]
+    return disclosure_of(lines)
+
+
+def test_noise_on_weights_does_not_cover_what_is_sent_beside_them() -> None:
+    facts = [ClientFacts("a", 200, {3: 5})]
+    method = small(METHODS["fedavg"], training={"dp_sigma": 4.0, "batch_size": 20})
+    words = {}
+    for kind in ("weights", "signatures", "losses", "node embeddings", "undeclared"):
+        (found,) = account(method, facts, sent({"a": 3}, kind))
+        assert not found.bound.vacuous
+        assert found.vacuous == (kind in ("node embeddings", "undeclared"))
+        words[kind] = found.in_words()
+    assert words["weights"] == words["signatures"]
+    assert "not covered: losses" in words["losses"]
+    assert "no meaningful protection" in words["node embeddings"]
+    assert "node embeddings" in words["node embeddings"]
+
+
 def test_accounts_of_every_client() -> None:
     facts = [ClientFacts("big", 200, {10: 5, 15: 6}), ClientFacts("small", 40, {2: 1, 40: 9})]
-    asked = {"big": {"local_update": 50}, "small": {"local_update": 1}}
+    asked = sent({"big": 50, "small": 1})
     assert account(small(METHODS["fedavg"]), facts, asked) == ()
     method = small(Sampling, training={"dp_sigma": 4.0, "batch_size": 20})
     found = {(g.client, g.mechanism): g for g in account(method, facts, asked)}

@@ -13,9 +13,11 @@ import torch
 from harness import run_to_end, small, small_world
 from torch import Tensor
 
+from suture.errors import IntegrityError
 from suture.message import UNDECLARED, Kind, Message, Model, Nothing, Rows
 from suture.method import Method
 from suture.methods import METHODS
+from suture.privacy.disclosure import EVALUATION_STEP, disclosure_of, read_disclosure
 from suture.privacy.ledger import RunLedger
 from suture.storage import LineFile
 from suture.tree import Tree
@@ -89,3 +91,45 @@ def test_kinds_are_looked_up_by_path() -> None:
     assert Several.kind_of("trees.other") is None
     assert Several.kind_of("secret") is None
     assert Nothing.kind_of("ids") is None
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedgnn", "fedproto", "fedpub"])
+def test_kinds_and_envelopes_add_up_to_all_that_was_sent(name: str, tmp_path: Path) -> None:
+    ledger = RunLedger()
+    method = small(METHODS[name])
+    run_to_end(method, WORLD.clients, WORLD.task, ledger=ledger)
+    found = ledger.disclosure
+    for direction in ("up", "down"):
+        counted = [flow for flow in found.flows() if flow.direction == direction and flow.step != EVALUATION_STEP]
+        assert sum(flow.bytes for flow in counted) == ledger.totals[direction]
+    assert sum(sum(found.of_client(client).values()) for client in WORLD.clients.ids) == ledger.totals["up"]
+    assert disclosure_of(recorded(method, tmp_path)) == found
+
+
+LEFT = {
+    "local": {"counts", "losses"},
+    "fedavg": {"weights", "counts", "losses"},
+    "fedgnn": {"node embeddings", "weights", "counts", "losses"},
+    "fedproto": {"prototypes", "counts", "losses"},
+    "fedpub": {"weights", "signatures", "losses"},
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_left_the_clients(name: str) -> None:
+    """By hand, from the methods' boxes: two rounds, four clients."""
+    ledger = RunLedger()
+    run_to_end(small(METHODS[name]), WORLD.clients, WORLD.task, ledger=ledger)
+    assert set(ledger.disclosure.left()) == LEFT[name]
+    assert ledger.disclosure.replies["owner-ash"]["local_update"] == 2
+    flows = {(flow.step, flow.receiver, flow.kind): flow for flow in ledger.disclosure.flows()}
+    assert flows["local_update", "server", "losses"].bytes == 2 * 4 * 4
+    assert flows["local_update", "server", "losses"].times == 2
+    if name == "fedgnn":
+        assert flows["reveal", "server", "node embeddings"].bytes == 2 * 120 * 8 * 4
+
+
+def test_a_ledger_without_kinds_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_text('{"step": "a", "direction": "up", "clients": ["x"], "bytes": [3]}\n')
+    with pytest.raises(IntegrityError, match="start the run anew"):
+        read_disclosure(tmp_path)
