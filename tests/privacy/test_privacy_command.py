@@ -20,7 +20,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedAvg and FedProto with noise, on three clients."""
     out = tmp_path_factory.mktemp("runs") / "noisy"
     overrides = [*SHORT, "training.dp_sigma=2.0", "training.participation=0.67"]
-    suture.compare("csbm:nodes=150,features=30", ["fedavg", "fedproto"], clients=3, seeds=[0], overrides=overrides, out=out)
+    suture.compare("csbm:nodes=200,features=30,degree=3", ["fedavg", "fedproto"], clients=3, seeds=[0], overrides=overrides, out=out)
     return out
 
 
@@ -33,7 +33,7 @@ def read_json(path: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, 
 
 
 def test_every_clients_epsilon_is_of_the_steps_it_made(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the manifest and the ledger, not from what the accountant was told: clients sit out rounds here."""
+    """Counted from the ledger by hand: clients sit out rounds here."""
     (run,) = read_json(compared / "fedavg-seed0", capsys)
     lines = [json.loads(line) for line in (compared / "fedavg-seed0" / "ledger.jsonl").read_text().splitlines()]
     train = {
@@ -82,7 +82,7 @@ def test_one_run_on_a_screen(compared: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_method_without_a_mechanism_promises_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plain"
-    result = suture.run("csbm:nodes=150,features=30", "fedavg", clients=3, seed=0, overrides=SHORT, out=out)
+    result = suture.run("csbm:nodes=200,features=30,degree=3", "fedavg", clients=3, seed=0, overrides=SHORT, out=out)
     assert (result.outcome.mechanism, result.outcome.epsilon, result.outcome.privacy) == (None, None, "no guarantee")
     (run,) = read_json(out, capsys)
     assert run["guarantees"] == []
