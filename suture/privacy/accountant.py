@@ -254,7 +254,7 @@ def account(
 ) -> tuple[Guarantee, ...]:
     """Every client's guarantees for what it has sent so far; none if the method has no mechanism."""
     noisy = [m for m in method.mechanisms() if isinstance(m, NoisyGradients)]
-    sampled = [m for m in method.mechanisms() if isinstance(m, SampledNeighbours)]
+    sampled = [m for m in method.mechanisms() if isinstance(m, SampledNeighbours) and m.fanouts]
     known: dict[tuple[tuple[float, float, int], ...], tuple[float, float | None]] = {}
     found, beside = [], tuple(disclosure.beside_the_weights())
     for client in facts:

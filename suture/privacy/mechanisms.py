@@ -49,7 +49,7 @@ class SampledNeighbours:
     epochs: int
     """Epochs in each call of it."""
     fanouts: tuple[int, ...]
-    """Neighbours sampled in each layer."""
+    """Neighbours sampled in each layer; none: all of them were seen, and nothing is promised."""
     replace: bool
     rate: float = 1.0
     """r of a Bernoulli sampler that what was learnt goes through afterwards."""
