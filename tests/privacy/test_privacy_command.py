@@ -20,7 +20,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedAvg and FedProto with noise, on three clients."""
     out = tmp_path_factory.mktemp("runs") / "noisy"
     overrides = [*SHORT, "training.dp_sigma=2.0", "training.participation=0.67"]
-    suture.compare("csbm:nodes=200,features=30,degree=3", ["fedavg", "fedproto"], clients=3, seeds=[0], overrides=overrides, out=out)
+    suture.compare(
+        "csbm:nodes=200,features=30,degree=3", ["fedavg", "fedproto"], clients=3, seeds=[0], overrides=overrides, out=out
+    )
     return out
 
 
