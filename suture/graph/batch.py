@@ -43,6 +43,13 @@ class Features:
         return self.matrix.col.numel() if isinstance(self.matrix, SparseMatrix) else self.matrix.numel()
 
     @cached_property
+    def squared_norms(self) -> Tensor:
+        """|x_v|^2 of every node, [N]."""
+        if isinstance(self.matrix, SparseMatrix):
+            return self.matrix.val.new_zeros(self.matrix.rows).index_add_(0, self.matrix.row, self.matrix.val.square())
+        return self.matrix.square().sum(1)
+
+    @cached_property
     def _stacked(self) -> SparseMatrix:
         """Sparse features against K weights on top of each other: column f of client k becomes k * F + f."""
         if not isinstance(self.matrix, SparseMatrix):
@@ -179,6 +186,11 @@ class GraphBatch:
         source, target = self.edge_index
         ones = torch.ones(source.numel(), device=self.device)
         return SparseMatrix.from_coo(target, source, ones, (self.num_nodes, self.num_nodes))
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """How many neighbours each node hears from, float [N]."""
+        return self.neighbours.rowptr.diff().float()
 
     @cached_property
     def gcn_operator(self) -> SparseMatrix:

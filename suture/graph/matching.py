@@ -21,13 +21,6 @@ from suture.kernels import Segments, SparseMatrix
 SCORES_AT_A_TIME = 1 << 24
 
 
-def squared_norms(x: Features) -> Tensor:
-    """|x_u|^2 of every node, [N]."""
-    if isinstance(x.matrix, SparseMatrix):
-        return torch.zeros(x.matrix.rows, device=x.matrix.val.device).index_add_(0, x.matrix.row, x.matrix.val.square())
-    return x.matrix.square().sum(1)
-
-
 def dense_rows(x: Features, nodes: Tensor) -> Tensor:
     """The features of some nodes, [len(nodes), F]."""
     return x.take(nodes, Segments(torch.tensor([0, nodes.numel()]))).dense()
@@ -39,7 +32,7 @@ def nearest_of_listed(generated_RF: Tensor, candidates: SparseMatrix, x: Feature
     per_pair = max(1, x.nonzeros // max(1, x.segments.total))
     blocks = zip(*(torch.split(t, max(1, SCORES_AT_A_TIME // per_pair)) for t in (row_P, node_P)), strict=True)
     products = torch.cat([_inner_products(generated_RF, row, node, x) for row, node in blocks])
-    score_P = squared_norms(x)[node_P] - 2 * products
+    score_P = x.squared_norms[node_P] - 2 * products
     best_R = score_P.new_full((candidates.rows,), torch.inf).scatter_reduce(0, row_P, score_P, "amin")
     winners = torch.nonzero(score_P == best_R[row_P]).squeeze(1)
     # Of equally near candidates the first listed.
@@ -57,12 +50,12 @@ def _inner_products(generated_RF: Tensor, row_P: Tensor, node_P: Tensor, x: Feat
 
 def nearest_of_each_client(generated_RF: Tensor, x: Features) -> Tensor:
     """For each client and each generated row, the client's nearest node (flat position), [K, R]."""
-    norms, bounds = squared_norms(x), x.segments.bounds
+    norms, bounds = x.squared_norms.unsqueeze(1), x.segments.bounds
     found = []
     for block in torch.split(generated_RF, max(1, SCORES_AT_A_TIME // max(1, x.segments.total))):
         columns = block.T.contiguous()
         product = x.matrix.times(columns) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns
-        score_NR = norms.unsqueeze(1) - 2 * product
+        score_NR = product.mul_(-2).add_(norms)
         pieces = itertools.pairwise(bounds)
         found.append(torch.stack([score_NR[start:end].argmin(0) + start for start, end in pieces]))
     return torch.cat(found, 1)

@@ -31,16 +31,21 @@ What the paper leaves open, and what we do
 - The test graph is the uncut graph, never mended; a client's own test is on its mended graph.
 - `shared_generator`: the variant of appendix D.2, one NeighGen trained by FedAvg with equation (4), without exchange.
 
-Privacy: features, edges, labels and node ids never leave a client. Other clients see fGen_i and noisy embeddings of sampled
-nodes. A gradient of fGen's output layer is a weighted sum of differences x~ - x_u over the rows sent: with very few rows
-and a single other client it would come close to a feature row, which is why it is summed over rows and over clients.
+Privacy: features, edges, labels and node ids never leave a client as such. Other clients see fGen_i and noisy embeddings of
+sampled nodes. But the gradient of fGen's output layer is H^T S, with H [R, width] the hidden activations of the rows, which
+the sender and the server can compute, and S [R, F] the weighted differences x~ - x_u: with no more rows than hidden units
+whoever sees the gradient could solve it for S and read off x_u (the sender: their sum over the other clients). As printed,
+the method does not prevent that. Here a client answers an offer only if its rows outnumber the hidden units and the bias,
+so that the system has no unique solution, and if they match at least `DISTINCT` different nodes; fGen is narrow for that
+reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. This rules out
+solving and looking, not every inference: rows are sparse, and gradients of many iterations accumulate.
 Legend: K clients, M senders, N nodes, B nodes of a batch, R generated rows, E rows exchanged, Z latent, F features.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +57,7 @@ from suture.graph.impair import Impaired, impair
 from suture.graph.matching import dense_rows, nearest_of_each_client, nearest_of_listed
 from suture.graph.mend import Patch, kept_entries, largest_entries, mended, no_patch
 from suture.kernels import Segments, SparseMatrix, client_mean, segments_of
-from suture.message import Message, Model, Nothing, Rows
+from suture.message import Kind, Message, Model, Nothing, Rows
 from suture.method import Clients, Cohort, Phase, Scores, Task, step
 from suture.methods.fedavg import SERVER, Kept, Server, Up
 from suture.methods.fedsage import FedSage
@@ -65,6 +70,8 @@ from suture.tree import Tree, is_tiled, map_tree, mean, split, tile
 
 # Generated features held at a time while mending: 64 MB.
 FEATURES_AT_A_TIME = 1 << 24
+# A client answers only offers that match at least so many different nodes of its own.
+DISTINCT = 3
 
 
 @dataclass(frozen=True)
@@ -83,41 +90,41 @@ class Mending(Kept):
 class Offer(Message):
     """Line 1, client to server: fGen, rows z + noise [K, E, Z], what each row weighs in the loss [K, E] (0: padding)."""
 
-    fgen: Tree
-    rows: Tensor
-    weight: Tensor
-    loss: Tensor
+    fgen: Annotated[Tree, Kind.WEIGHTS]
+    rows: Annotated[Tensor, Kind.EMBEDDINGS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)
 class Offers(Message):
     """Line 2, server to each client: fGen of M clients [K, M, ...], rows [K, M, E, Z], weights [K, M, E] (0 for its own)."""
 
-    fgen: Tree
-    rows: Tensor
-    weight: Tensor
+    fgen: Annotated[Tree, Kind.WEIGHTS]
+    rows: Annotated[Tensor, Kind.EMBEDDINGS]
+    weight: Annotated[Tensor, Kind.COUNTS]
 
 
 @dataclass(frozen=True)
 class Gradients(Message):
     """Line 2, client to server: its gradient for each of M clients' fGen [K, M, ...] (zero for its own)."""
 
-    fgen: Tree
+    fgen: Annotated[Tree, Kind.GRADIENTS]
 
 
 @dataclass(frozen=True)
 class ForeignGradient(Message):
     """Line 3, server to client: the sum of the others' gradients of its fGen [K, ...]."""
 
-    fgen: Tree
+    fgen: Annotated[Tree, Kind.GRADIENTS]
 
 
 @dataclass(frozen=True)
 class GeneratorUp(Message):
     """Client to server: its generator after a step of its own (empty if everybody keeps its own), and its loss [K]."""
 
-    generator: Tree
-    loss: Tensor
+    generator: Annotated[Tree, Kind.WEIGHTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,8 @@ class FedSagePlus(FedSage):
     """Learning rate of the generator's Adam."""
     latent: int = 64
     """Width of the generator's embeddings, d_z."""
-    width: int = 128
-    """Width of fGen's hidden layer."""
+    width: int = 16
+    """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
     alpha: float = 1.0
     """Weight of the other clients' gradients; 0 exchanges nothing while the generator trains."""
     lambda_d: float = 1.0
@@ -172,7 +179,7 @@ class FedSagePlus(FedSage):
     """Most neighbours generated for a node."""
     exchanged: int = 32
     """Most rows a client sends to the others in one iteration."""
-    entries: int = 128
+    entries: int = 256
     """Entries kept of a generated feature row, where features are sparse."""
     shared_generator: bool = False
     """One generator for everybody by FedAvg (appendix D.2) instead of one for each client."""
@@ -184,6 +191,11 @@ class FedSagePlus(FedSage):
         for field in ("generator_epochs", "latent", "width", "most", "exchanged", "entries"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"{self.name}.{field} must be >= 1, got {getattr(self, field)}")
+        if self.exchanged < self.width + 2 and self.alpha > 0 and not self.shared_generator:
+            raise ConfigError(
+                f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
+                "nobody answers fewer rows, because their features could be solved for"
+            )
         for field in ("alpha", "lambda_d", "lambda_f"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"{self.name}.{field} must be >= 0, got {getattr(self, field)}")
@@ -319,7 +331,8 @@ class FedSagePlus(FedSage):
             sampled = sample_batch(hurt.graph, batch.nodes, fanouts, rng.fork("sample"), replace=self.training.replace)
         z_BZ = network.encode(params, hurt.graph, View(hurt.graph, batch.nodes), sampled)
         truth = hurt.count[batch.nodes].to(z_BZ.dtype)
-        off = F.smooth_l1_loss(network.missing(params, z_BZ, batch.segments), truth, reduction="none")
+        degree = hurt.graph.degree[batch.nodes]
+        off = F.smooth_l1_loss(network.missing(params, z_BZ, degree, batch.segments), truth, reduction="none")
         count_loss = client_mean(off, batch.segments.client, len(clients.ids))
         rows_RZ = z_BZ[batch.row] + rng.fork("noise").normal(batch.row_segments.ptr, self.latent)
         feature_loss = z_BZ.new_zeros(len(clients.ids))
@@ -388,7 +401,7 @@ class FedSagePlus(FedSage):
         """New neighbours for the nodes of the whole (not the impaired) graph, client by client to bound memory."""
         network, graph = self.neighgen(clients.task), clients.graph
         z_NZ = network.encode(params, graph)
-        draws_N = network.missing(params, z_NZ, graph.segments).round().clamp(0, self.most).long()
+        draws_N = network.missing(params, z_NZ, graph.degree, graph.segments).round().clamp(0, self.most).long()
         source = torch.repeat_interleave(torch.arange(graph.num_nodes, device=graph.device), draws_N)
         segments = segments_of(graph.segments.client[source], len(graph.ids))
         noisy_RZ = z_NZ[source] + clients.rng.fork("noise").normal(segments.ptr, self.latent)
@@ -452,6 +465,7 @@ def foreign_gradients(network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KM
     made_RF = network.neighbours(params, rows_MEZ.reshape(-1, latent), segments)
     with torch.no_grad():
         nearest_KR = nearest_of_each_client(made_RF, x)
+        weight_KME = weight_KME * safe_to_answer(nearest_KR.view(-1, senders, each), weight_KME, network.width).unsqueeze(2)
     receivers = weight_KME.shape[0]
     out = {name: value.new_empty(receivers, *value.shape) for name, value in fgen.items()}
     for k in range(receivers):
@@ -461,6 +475,16 @@ def foreign_gradients(network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KM
         for name, grad in zip(params, grads, strict=True):
             out[name][k] = grad
     return out
+
+
+def safe_to_answer(nearest_KME: Tensor, weight_KME: Tensor, width: int) -> Tensor:
+    """Whether a gradient would be a sum over enough rows and enough different nodes, 1 or 0 [K, M]; see Privacy above."""
+    real = weight_KME > 0
+    matched = nearest_KME.masked_fill(~real, -1).sort(2).values
+    different = ((matched[:, :, 1:] != matched[:, :, :-1]) & (matched[:, :, 1:] >= 0)).sum(2) + (
+        matched[:, :, 0] >= 0
+    ).long()
+    return ((real.sum(2) > width + 1) & (different >= DISTINCT)).to(weight_KME.dtype)
 
 
 def value_range(x: Features, k: int) -> tuple[float, float]:
