@@ -18,6 +18,7 @@ from suture.methods import METHODS
 from suture.methods.feddep import FedDep, Generating
 from suture.methods.fedsage import FedSage
 from suture.nn.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
+from suture.nn.export import to_pyg
 from suture.nn.fused import MendedFeatures
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams
@@ -97,6 +98,8 @@ def test_the_uncut_graph_is_predicted_without_embeddings(world: World) -> None:
     scores = method.predict(world.whole, Model(("uncut",), params), world.task)
     sage = small(FedSage, batch_size=0)
     torch.testing.assert_close(scores, sage.predict(world.whole, Model(("uncut",), plain), world.task), rtol=0, atol=0)
+    exported = to_pyg(params, method.model, world.task.features, world.task.classes)
+    torch.testing.assert_close(exported(world.whole.x.dense(), world.whole.edge_index), scores, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("fields", [{"proto": False}, {"nfdp": False}, {"proto": False, "batch_size": 32}])
