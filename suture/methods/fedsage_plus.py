@@ -27,7 +27,7 @@ What the paper leaves open, and what we do
 - At most `exchanged` rows of a client travel in an iteration; their gradient is scaled up to all rows of V_i^t.
 - Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we.
 - "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. The
-  defaults were chosen by validation accuracy on Cora and CiteSeer.
+  defaults are ours and were not searched for; h is what the paper fixes in its Figure 3a, `width` is narrow for privacy.
 - The test graph is the uncut graph, never mended; a client's own test is on its mended graph.
 - `shared_generator`: the variant of appendix D.2, one NeighGen trained by FedAvg with equation (4), without exchange.
 
