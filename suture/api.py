@@ -11,6 +11,7 @@ The command line is a thin layer over these functions.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -130,6 +131,8 @@ class Row:
     method: str
     seeds: int
     values: dict[str, tuple[float, float] | None]
+    least_private: Outcome | None = None
+    """The run with the weakest of the guarantees; None: there is none."""
 
 
 COLUMNS = (
@@ -158,7 +161,9 @@ class Comparison:
         rows = []
         for name in dict.fromkeys(outcome.method for outcome in self.outcomes):
             runs = [outcome for outcome in self.outcomes if outcome.method == name]
-            rows.append(Row(name, len(runs), {column: _spread(runs, column) for column in COLUMNS}))
+            promised = [run for run in runs if run.mechanism is not None]
+            weakest = max(promised, key=lambda run: (run.delta or 0.0, run.epsilon or math.inf), default=None)
+            rows.append(Row(name, len(runs), {column: _spread(runs, column) for column in COLUMNS}, weakest))
         return rows
 
 

@@ -34,7 +34,8 @@ class Stored:
 
     def as_record(self, kind: type[AnyRecord]) -> AnyRecord:
         """Rebuild it."""
-        return kind.from_tensors(self.ids, self.scalars, self.tensors)
+        # Copied, because tensors read from a file start anywhere in memory, and some products round by alignment.
+        return kind.from_tensors(self.ids, self.scalars, {path: tensor.clone() for path, tensor in self.tensors.items()})
 
 
 @dataclass(frozen=True)

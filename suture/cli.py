@@ -194,6 +194,21 @@ def show(path: opt.RunFolder) -> None:
     inspecting.show(path)
 
 
+@_command(app, "privacy", "suture privacy runs/mine/fedavg-seed0", "suture privacy runs/mine --json -")
+def privacy(
+    path: opt.RunFolder,
+    delta: Annotated[float, typer.Option(metavar="D", help="The delta at which epsilon is stated")] = 1e-5,
+    json: opt.Json = None,
+) -> None:
+    """Say what a run's privacy guarantees are worth, and what left its clients.
+
+    Prints epsilon and delta of every client, whether they mean anything, and what kind of thing was sent to whom.
+    """
+    from suture.commands.privacy import show_privacy
+
+    show_privacy(path, delta, json)
+
+
 @_command(
     app,
     "export",

@@ -2,6 +2,7 @@
 
 run.json          what was asked: dataset, method, seed, threads       config.toml   every resolved value
 manifest.json     the cut, hashed                                      environment.json
+privacy.json      training examples and degrees of every client
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 """
@@ -26,7 +27,8 @@ from suture.message import Model, Record
 from suture.method import Method
 from suture.storage import LineFile, disk_errors, make_folder, read_json, write_atomically, write_json
 
-PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "igraph", "pymetis", "safetensors", "pydantic")
+PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "igraph", "pymetis", "safetensors", "pydantic", "opacus")
+FACTS = "privacy.json"
 # A checkpoint may take at most this share of the running time.
 CHECKPOINT_SHARE = 0.05
 MIN_SECONDS_BETWEEN_CHECKPOINTS = 2.0
@@ -64,6 +66,10 @@ class RunFolder:
         write_json(path / "environment.json", environment())
         write_json(path / "run.json", dict(asked))
         return RunFolder(path)
+
+    def keep_facts(self, clients: Sequence[Mapping[str, object]]) -> None:
+        """What accounts of privacy need to know of the clients, so that they can be made without the graph."""
+        write_json(self.path / FACTS, {"clients": list(clients)})
 
     @property
     def _checkpoints(self) -> Path:

@@ -2,7 +2,8 @@
 
 A record is a frozen dataclass whose first field `ids` names the clients on its leading axis and whose other fields are
 Tensor [K, ...], Tree of those, Rows (ragged), or a plain scalar shared by all. Because the axis is labelled, content is
-always routed by client id, never by position. The byte format is closed and never pickled:
+always routed by client id, never by position. Every field of a message says what kind of thing it tells about a client,
+`loss: Annotated[Tensor, Kind.LOSSES]`, so that the ledger can say what left whom. The byte format is closed, never pickled:
 
     b"SUT1" | header length (4 bytes, little endian) | JSON header | tensor bytes in header order
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar, get_origin, get_type_hints
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Self, TypeVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -28,6 +31,37 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
 }
+
+
+class Kind(StrEnum):
+    """What a field of a message tells about the client it is from (or, on the way down, about other clients)."""
+
+    WEIGHTS = "weights"
+    """Trained parameters of a network, or their change."""
+    MASKS = "masks"
+    """Which entries of a model a client uses."""
+    GRADIENTS = "gradients"
+    """Derivatives with respect to something another party sent."""
+    EMBEDDINGS = "node embeddings"
+    """A vector for single nodes, or means of a few, as hidden layers see them."""
+    FEATURES = "node features"
+    """Input features of single nodes, real or generated."""
+    EDGES = "edges"
+    """Who is linked with whom, real or inferred."""
+    PROTOTYPES = "prototypes"
+    """Means of the embeddings of many nodes: of a class or a cluster."""
+    SIGNATURES = "signatures"
+    """What clients are compared by: outputs on a public graph, statistics of a model."""
+    COUNTS = "counts"
+    """How many nodes, edges or labels there are."""
+    LOSSES = "losses"
+    """Training losses."""
+    SCORES = "scores"
+    """Accuracies and the like."""
+
+
+UNDECLARED = "undeclared"
+"""In a ledger, the kind of a field whose message does not say."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +207,21 @@ class Record:
 
 @dataclass(frozen=True)
 class Message(Record):
-    """A record that crosses between server and clients."""
+    """A record that crosses between server and clients.
+
+    Its fields are annotated with their `Kind`. A tree whose entries are of several kinds has a mapping from entry to kind:
+    `params: Annotated[Tree, {"prototypes": Kind.PROTOTYPES, "counts": Kind.COUNTS}]`.
+    """
+
+    @classmethod
+    def kind_of(cls, path: str) -> Kind | None:
+        """The kind of a field, or of an entry of a tree such as `params.counts`; None if it was not declared."""
+        name, _, entry = path.partition(".")
+        declared = _declared_kinds(cls).get(name)  # type: ignore[arg-type]
+        if isinstance(declared, Mapping):
+            kind = declared.get(entry)
+            return kind if isinstance(kind, Kind) else None
+        return declared
 
 
 @dataclass(frozen=True)
@@ -185,7 +233,7 @@ class Nothing(Message):
 class Model(Message):
     """A model for each client: `params` [K, ...]."""
 
-    params: Tree
+    params: Annotated[Tree, Kind.WEIGHTS]
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -229,6 +277,17 @@ def _concat(name: str, values: Sequence[Value]) -> Value:
 def _field_types(cls: type[Record]) -> dict[str, object]:
     hints = get_type_hints(cls)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)[1:]}
+
+
+@cache
+def _declared_kinds(cls: type[Message]) -> dict[str, Kind | Mapping[str, Kind]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        name: mark
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, Kind | Mapping)
+    }
 
 
 def _take_field(name: str, kind: object, scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Value:

@@ -10,16 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from suture.graph.batch import GraphBatch, Pairs
 from suture.kernels import client_mean
-from suture.message import Message, Model, Nothing, Record
+from suture.message import Kind, Message, Model, Nothing, Record
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
+from suture.privacy.mechanisms import Mechanism
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams, generator
 from suture.tree import Tree
@@ -100,9 +101,9 @@ class Scores(Message):
     `value` is the accuracy, or in link prediction the ROC-AUC, over `total` examples (0 where there are none).
     """
 
-    value: Tensor
-    total: Tensor
-    loss: Tensor
+    value: Annotated[Tensor, Kind.SCORES]
+    total: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,6 +155,10 @@ class Method(ABC, Generic[V, S]):
 
         `Nothing` as `deployed` asks for the model as the last local training left it.
         """
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """What the method does to hide its clients' data; `privacy.accountant` says what that is worth. None by default."""
+        return ()
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C] of every node."""

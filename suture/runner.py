@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,11 +28,17 @@ from suture.graph.links import hide_from_uncut, hide_links
 from suture.message import Message, Model, Nothing, Record
 from suture.method import Method, Phase, Scores, Task
 from suture.nn.module import ModuleFactory
+from suture.privacy.accountant import account, facts_of, worst_of
+from suture.privacy.disclosure import disclosure_of
 from suture.privacy.ledger import RunLedger
 from suture.settings import PreprocessSettings, Protocol
+from suture.storage import read_lines
 
 # Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
 CHUNK_BUDGET_BYTES = 1 << 30
+
+
+NO_GUARANTEE = "no guarantee"
 
 
 class Interrupted(SutureError):
@@ -87,6 +94,13 @@ class Outcome:
     best_round: int
     metric: str = "accuracy"
     """What the accuracy columns hold: accuracy, or roc_auc in link prediction."""
+    mechanism: str | None = None
+    """What hides the clients' data: DP-SGD or NFDP; None: nothing does."""
+    epsilon: float | None = None
+    """Of the least protected client; None: there is no guarantee, or none with a finite epsilon."""
+    delta: float | None = None
+    privacy: str = NO_GUARANTEE
+    """What that is worth, in words."""
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and result.json."""
@@ -177,6 +191,9 @@ class _Runner:
         self.prepared, self.method, self.protocol, self.folder = prepared, method, protocol, folder
         self.ledger = RunLedger(folder.ledger if folder else None)
         graph = prepared.uncut if method.sees_uncut_graph else prepared.clients
+        self.facts = facts_of(graph)
+        if folder:
+            folder.keep_facts([facts.as_json() for facts in self.facts])
         chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
         self.cohort = EmbeddedCohort.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=self.ledger)
         # The clients of the cut are tested even if they did not train.
@@ -262,6 +279,8 @@ class _Runner:
         journey.seconds = float(str(progress["seconds"]))
         sent = progress["sent"]
         self.ledger.totals.update(sent if isinstance(sent, dict) else {})
+        if self.ledger.file is not None:
+            self.ledger.disclosure = disclosure_of(read_lines(self.ledger.file.path))
         if "scores" in records:
             rounds = torch.tensor(progress["selected_rounds"])
             scores = records["scores"].as_record(Scores)
@@ -282,6 +301,7 @@ class _Runner:
         tested = shared if shared is not None else journey.best_models
         on_global = global_accuracy(self.method, self.prepared.uncut, tested, settings, task) if tested is not None else None
         summary = Summary.of(journey.selection.scores)
+        weakest = worst_of(account(self.method, self.facts, self.ledger.disclosure))
         outcome = Outcome(
             method=self.method.name,
             seed=task.seed,
@@ -298,6 +318,10 @@ class _Runner:
             rounds=sum(phase.times for phase in self.plan if phase.evaluate),
             best_round=journey.selection.round,
             metric="roc_auc" if self.protocol.task == "link" else "accuracy",
+            mechanism=weakest.mechanism if weakest else None,
+            epsilon=weakest.bound.epsilon if weakest and math.isfinite(weakest.bound.epsilon) else None,
+            delta=weakest.bound.delta if weakest else None,
+            privacy=weakest.in_words() if weakest else NO_GUARANTEE,
         )
         return Finished(outcome, shared, journey.best_models, self.prepared, self.method)
 

@@ -115,6 +115,10 @@ class TrainingSettings:
     """What a client's model weighs in an average."""
     participation: PositiveShare = 1.0
     """Share of clients asked in each round."""
+    dp_sigma: Annotated[float, Field(ge=0)] = 0.0
+    """DP-SGD: noise on every step, as a multiple of dp_clip; 0 trains without. See docs/privacy.md."""
+    dp_clip: Positive = 1.0
+    """DP-SGD: the longest gradient a single training node can have."""
 
 
 @dataclass(frozen=True)

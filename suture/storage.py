@@ -11,6 +11,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from suture.errors import IntegrityError, StorageError
 
@@ -90,6 +91,28 @@ def make_folder(path: Path) -> Path:
         os.close(handle)
         os.unlink(name)
     return path
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a `LineFile` that may still be growing; none if there is no such file."""
+    if not path.exists():
+        return
+    with disk_errors("read", path):
+        content = path.read_bytes()
+    # What follows the last line break is a line that is being written at this moment.
+    for line in content.split(b"\n")[:-1]:
+        try:
+            content_of_line = json.loads(line)
+        except ValueError as error:
+            raise damaged(path) from error
+        if not isinstance(content_of_line, dict):
+            raise damaged(path)
+        yield content_of_line
+
+
+def damaged(path: Path) -> IntegrityError:
+    """A file of a run that cannot be what the run wrote."""
+    return IntegrityError(f"{path} is damaged; start the run anew")
 
 
 class LineFile:

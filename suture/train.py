@@ -6,7 +6,7 @@ weights, row k of every gradient is client k's own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs, View
 from suture.graph.links import pair_keys, sample_non_edges
 from suture.kernels import Segments, client_mean, segments_of
 from suture.nn.backbones import Backbone, Sage
 from suture.nn.sampler import SampledBatch, sample_batch
+from suture.privacy.mechanisms import poisson_sample, private_gradient
 from suture.settings import TrainingSettings
 from suture.streams import Streams
 from suture.tree import Tree
@@ -46,6 +48,13 @@ class Batch:
     rng: Streams
     sampled: SampledBatch | None = None
     links: LinkTarget | None = None
+    due: Tensor | None = None
+    """DP-SGD: which clients make this step, bool [K], be it without any example; None: those that have one."""
+
+    @property
+    def active(self) -> Tensor:
+        """Clients that make this step, bool [K]."""
+        return self.counts > 0 if self.due is None else self.due
 
     @cached_property
     def counts(self) -> Tensor:
@@ -77,6 +86,9 @@ class Batch:
 
 def batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:
     """One epoch. Mini-batch b holds the b-th batch of every client that has so many."""
+    if settings.dp_sigma > 0:
+        yield from _poisson_batches(graph, settings, rng)
+        return
     if graph.pairs is not None:
         yield from _link_batches(graph, graph.pairs, settings, rng)
         return
@@ -95,6 +107,36 @@ def _portions(segments: Segments, size: int, rng: Streams) -> Iterator[Tensor]:
     number = place // size
     for b in range(int(number.max()) + 1 if number.numel() else 0):
         yield shuffled[number == b]
+
+
+def _poisson_batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:
+    """As many steps as an epoch of mini-batches has, each with its own draw of every client's training nodes."""
+    if graph.pairs is not None:
+        raise ConfigError(
+            "training.dp_sigma protects nodes as training examples; in link prediction an edge also carries messages to "
+            "other examples, so it would protect nothing: set training.dp_sigma=0"
+        )
+    nodes, segments = graph.train.nodes, graph.train.segments
+    count_K = graph.num_train
+    size_K = expected_batch(graph, settings)
+    steps_K = -(-count_K // size_K.clamp_min(1))
+    for b in range(int(steps_K.max()) if steps_K.numel() else 0):
+        stream, due = rng.fork("batch", b), b < steps_K
+        drawn = poisson_sample(segments, size_K / count_K.clamp_min(1), stream.fork("draw")) & due[segments.client]
+        yield Batch(graph, View(graph, nodes[drawn]), stream, due=due)
+
+
+def expected_batch(graph: GraphBatch, settings: TrainingSettings) -> Tensor:
+    """Training nodes each client expects in a step of DP-SGD, int64 [K]."""
+    return graph.num_train.clamp_max(settings.batch_size) if settings.batch_size else graph.num_train
+
+
+def _examples(batch: Batch, settings: TrainingSettings) -> Iterator[Batch]:
+    """The j-th example of every client that has so many, for j = 0, 1, ..., each a batch of its own."""
+    segments = batch.view.segments
+    place = torch.arange(batch.view.nodes.numel(), device=batch.graph.device) - segments.ptr[:-1][segments.client]
+    for j in range(int(batch.counts.max())):
+        yield _batch(View(batch.graph, batch.view.nodes[place == j]), settings, batch.rng.fork("example", j))
 
 
 def _batch(view: View, settings: TrainingSettings, rng: Streams, links: LinkTarget | None = None) -> Batch:
@@ -184,6 +226,32 @@ Objective = Callable[[Tree, Batch], Tensor]
 """(parameters [K, ...], batch) to the loss of each client [K]."""
 
 
+def _gradient(params: Tree, trained: Sequence[str], objective: Objective, batch: Batch) -> tuple[Tree, Tensor]:
+    """Every client's gradient [K, ...] and loss [K]."""
+    loss = objective(params, batch)
+    grads = torch.autograd.grad(loss.sum(), [params[name] for name in trained], materialize_grads=True)
+    return dict(zip(trained, grads, strict=True)), loss.detach()
+
+
+def _private_gradient(
+    params: Tree, trained: Sequence[str], objective: Objective, batch: Batch, settings: TrainingSettings
+) -> tuple[Tree, Tensor]:
+    """The gradient of DP-SGD (`suture.privacy.mechanisms`) and the mean loss of the batch [K]."""
+    loss_sum = torch.zeros(len(batch.graph.ids), device=batch.graph.device)
+
+    def examples() -> Iterator[tuple[Tree, Tensor]]:
+        for example in _examples(batch, settings):
+            grads, loss = _gradient(params, trained, objective, example)
+            present = example.counts > 0
+            loss_sum.add_(loss * present)
+            yield grads, present
+
+    like = {name: params[name].detach() for name in trained}
+    expected = expected_batch(batch.graph, settings)
+    grads = private_gradient(examples(), like, settings.dp_clip, settings.dp_sigma, expected, batch.rng)
+    return grads, loss_sum / batch.counts.clamp_min(1)
+
+
 def train_locally(
     graph: GraphBatch,
     start: Tree,
@@ -195,13 +263,16 @@ def train_locally(
 ) -> tuple[Tree, Moments, Tensor]:
     """`local_epochs` epochs from `start`: (new parameters, new moments, mean loss of the last epoch [K]).
 
-    The arguments are left untouched. Parameters named in `frozen` get no gradient.
+    The arguments are left untouched. Parameters named in `frozen` get no gradient. With `settings.dp_sigma` above zero every
+    step is one of DP-SGD; the objective is then given one example of each client at a time, and whatever else it adds to an
+    example's loss (a proximal term, say) is clipped with it.
     """
-    clients = len(graph.ids)
+    clients, private = len(graph.ids), settings.dp_sigma > 0
     # Still one copy for all if the server sent everybody the same: the first step then reads less memory.
     params = {name: value.expand(clients, *value.shape[1:]) for name, value in start.items()}
     # Frozen entries are a module's buffers, which a forward pass may overwrite.
-    params |= {name: params[name].clone() for name in frozen}
+    buffers = {name: params[name] for name in frozen}
+    params |= {name: value.clone() for name, value in buffers.items()}
     moments = {name: value.clone() for name, value in moments.items()}
     trained = [name for name in params if name not in frozen]
     loss_sum = torch.zeros(clients, device=graph.device)
@@ -211,15 +282,18 @@ def train_locally(
         for batch in batches(graph, settings, rng.fork("epoch", epoch)):
             for name in trained:
                 params[name] = params[name].detach().requires_grad_()
-            loss = objective(params, batch)
-            grads = torch.autograd.grad(loss.sum(), [params[name] for name in trained], materialize_grads=True)
+            if private:
+                grads, loss = _private_gradient(params, trained, objective, batch, settings)
+            else:
+                grads, loss = _gradient(params, trained, objective, batch)
             for name in trained:
                 value = params[name].detach()
                 params[name] = value.clone(memory_format=torch.contiguous_format) if first_step else value
             first_step = False
-            active = batch.counts > 0
-            optimise(params, dict(zip(trained, grads, strict=True)), moments, active, settings)
-            loss_sum += loss.detach() * active
-            seen += active
+            optimise(params, grads, moments, batch.active, settings)
+            told = batch.counts > 0
+            loss_sum += loss * told
+            seen += told
         loss_sum /= seen.clamp_min(1)
-    return params, moments, loss_sum
+    # What a forward pass writes into buffers, such as running statistics, would leave the client without noise.
+    return params | ({name: value.clone() for name, value in buffers.items()} if private else {}), moments, loss_sum

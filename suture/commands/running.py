@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
         dry_run(settled.plan, out, request.manifest)
         return
     use_device(work)
-    _check_json_target(work.json)
+    check_json_target(work.json)
     with _supervised(out, settled.plan, work) as options:
         comparison = _run(settled, out, options) if request.single else _compare(settled, out, options)
     _conclude(comparison, settled.plan, out, work)
@@ -41,7 +41,7 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
 def resume(path: Path, work: Work) -> None:
     """Bring a run or comparison to its end, with the threads it was begun with, and print its table."""
     made, asked = api.read_plan(path), api.read_asked(path)
-    _check_json_target(work.json)
+    check_json_target(work.json)
     use_device(replace(work, threads=asked["threads"]))
     with _supervised(path, made, work) as options:
         comparison = api.resume(path, options=options)
@@ -102,14 +102,16 @@ def _supervised(out: Path, made: api.Plan, work: Work) -> Iterator[api.Options]:
 
 def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:
     if work.json is not None:
-        _write_json(comparison, work.json)
+        # JSON has no NaN, which is the accuracy of clients without any test node.
+        lines = [{key: None if value != value else value for key, value in line.items()} for line in comparison.as_json()]
+        write_results(lines, work.json)
     if work.json != STDOUT:
         console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
     if not work.quiet:
         console.notes().print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
 
 
-def _check_json_target(target: str | None) -> None:
+def check_json_target(target: str | None) -> None:
     """Find out before the run, not after it, that its results cannot be written."""
     if target is None or target == STDOUT:
         return
@@ -122,9 +124,8 @@ def _check_json_target(target: str | None) -> None:
         raise StorageError(f"cannot write {path}: permission is missing; give --json another file")
 
 
-def _write_json(comparison: api.Comparison, target: str) -> None:
-    # JSON has no NaN, which is the accuracy of clients without any test node.
-    content = [{key: None if value != value else value for key, value in line.items()} for line in comparison.as_json()]
+def write_results(content: Sequence[dict[str, object]], target: str) -> None:
+    """Results as JSON to a file, or to stdout."""
     path, text = Path(target), json.dumps(content, indent=2) + "\n"
     if target == STDOUT:
         sys.stdout.write(text)
@@ -132,7 +133,7 @@ def _write_json(comparison: api.Comparison, target: str) -> None:
         with disk_errors("write", path):
             path.write_text(text)
     else:
-        write_json(path, content)
+        write_json(path, list(content))
 
 
 def _in_place(path: Path) -> bool:

@@ -6,9 +6,10 @@ cheaper layout of the first layer) is derived once, lazily, and kept with the ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from suture.kernels import Segments, SparseMatrix, segment_product, segments_of,
 DENSE_SPEED_UP = 5
 # Never turn features into a dense matrix larger than this.
 DENSE_LIMIT_BYTES = 1 << 30
+
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,13 @@ class Features:
     def nonzeros(self) -> int:
         """Stored entries."""
         return self.matrix.col.numel() if isinstance(self.matrix, SparseMatrix) else self.matrix.numel()
+
+    @cached_property
+    def squared_norms(self) -> Tensor:
+        """|x_v|^2 of every node, [N]."""
+        if isinstance(self.matrix, SparseMatrix):
+            return self.matrix.val.new_zeros(self.matrix.rows).index_add_(0, self.matrix.row, self.matrix.val.square())
+        return self.matrix.square().sum(1)
 
     @cached_property
     def _stacked(self) -> SparseMatrix:
@@ -88,9 +98,9 @@ class Pairs:
     role: Tensor
 
     def moved(self, new_position: Tensor) -> Pairs:
-        """The pairs whose nodes have a new position (others are -1)."""
+        """The pairs whose nodes both have a new position (others are -1)."""
         nodes = new_position[self.nodes]
-        inside = nodes[0] >= 0
+        inside = (nodes >= 0).all(0)
         return Pairs(nodes[:, inside], self.label[inside], self.role[inside])
 
 
@@ -178,6 +188,11 @@ class GraphBatch:
         return SparseMatrix.from_coo(target, source, ones, (self.num_nodes, self.num_nodes))
 
     @cached_property
+    def degree(self) -> Tensor:
+        """How many neighbours each node hears from, float [N]."""
+        return self.neighbours.rowptr.diff().float()
+
+    @cached_property
     def gcn_operator(self) -> SparseMatrix:
         """D^-1/2 (A + I) D^-1/2, as in Kipf and Welling."""
         source, target = self.edge_index
@@ -203,6 +218,16 @@ class GraphBatch:
         """Features already averaged over neighbours, where that layout is the cheaper one."""
         return self.x.propagated(self.mean_operator)
 
+    @cached_property
+    def _remembered(self) -> dict[str, dict[Hashable, object]]:
+        return {}
+
+    def once(self, name: str, key: Hashable, build: Callable[[], Built]) -> Built:
+        """What `build` derives from this graph and `key`, built on the first call; the latest of each name is kept."""
+        if key not in self._remembered.get(name, {}):
+            self._remembered[name] = {key: build()}
+        return cast(Built, self._remembered[name][key])
+
     def select(self, ids: Sequence[str]) -> GraphBatch:
         """The graphs of some clients, in that order."""
         if tuple(ids) == self.ids:
@@ -210,17 +235,22 @@ class GraphBatch:
         position = {name: k for k, name in enumerate(self.ids)}
         bounds = self.segments.bounds
         pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in map(position.__getitem__, ids)]
-        index = torch.cat(pieces)
+        lengths = torch.tensor([0] + [piece.numel() for piece in pieces], device=self.device)
+        return self._at(torch.cat(pieces), tuple(ids), Segments(lengths.cumsum(0)))
+
+    def induced(self, nodes: Tensor) -> GraphBatch:
+        """The same clients with some of their nodes (flat positions, ascending) and the links among these."""
+        return self._at(nodes, self.ids, segments_of(self.segments.client[nodes], len(self.ids)))
+
+    def _at(self, index: Tensor, ids: tuple[str, ...], segments: Segments) -> GraphBatch:
         new_position = torch.full((self.num_nodes,), -1, device=self.device)
         new_position[index] = torch.arange(index.numel(), device=self.device)
-        lengths = torch.tensor([0] + [piece.numel() for piece in pieces], device=self.device)
-        segments = Segments(lengths.cumsum(0))
         edges = new_position[self.edge_index]
         return GraphBatch(
-            tuple(ids),
+            ids,
             segments,
             self.x.take(index, segments),
-            edges[:, edges[0] >= 0],
+            edges[:, (edges >= 0).all(0)],
             self.y[index],
             self.role[index],
             self.node_id[index],

@@ -9,20 +9,46 @@ from typing import Any
 from suture.errors import unknown
 from suture.method import Method
 from suture.methods.fedavg import FedAvg
+from suture.methods.feddep import FedDep
 from suture.methods.fedgnn import FedGnn
+from suture.methods.fedgraph import FedGraph
+from suture.methods.fedgsl import FedGsl
 from suture.methods.fedper import FedPer
 from suture.methods.fedproto import FedProto
 from suture.methods.fedprox import FedProx
 from suture.methods.fedpub import FedPub
 from suture.methods.fedsage import FedSage
+from suture.methods.fedsage_plus import FedSagePlus
 from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
+from suture.methods.globsage import GlobSage
 from suture.methods.local import Local
+from suture.methods.locsage import LocSage
+from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.uncut import Global
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
-    for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage, FedPub, Gcfl, GcflPlus, FedGnn, FedProto)
+    for method in (
+        Local,
+        Global,
+        FedAvg,
+        FedProx,
+        FedPer,
+        FedSage,
+        FedSagePlus,
+        LocSage,
+        LocSagePlus,
+        GlobSage,
+        FedPub,
+        Gcfl,
+        GcflPlus,
+        FedGnn,
+        FedProto,
+        FedDep,
+        FedGraph,
+        FedGsl,
+    )
 }
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}

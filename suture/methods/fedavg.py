@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from suture.message import Message, Model, Nothing, Record
+from suture.message import Kind, Message, Model, Nothing, Record
 from suture.method import Clients, Cohort, Method, Phase, Task, step
+from suture.privacy.mechanisms import Mechanism, NoisyGradients
 from suture.train import Batch, Moments, fresh_moments, sum_terms, train_locally
 from suture.tree import Tree, mean, tile
 
@@ -45,9 +46,9 @@ class Kept(Record):
 class Up(Message):
     """Client to server: trained parameters, the client's weight in the average [K], its training loss [K]."""
 
-    params: Tree
-    weight: Tensor
-    loss: Tensor
+    params: Annotated[Tree, Kind.WEIGHTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,13 @@ class FedAvg(Method[Server, Kept]):
         device = clients.graph.device
         params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), len(clients.ids)).items()}
         return Kept(clients.ids, params, fresh_moments(params, self.training))
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """DP-SGD if the settings ask for it."""
+        training = self.training
+        if training.dp_sigma == 0:
+            return ()
+        return (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
 
     def plan(self) -> tuple[Phase[Server], ...]:
         """One loop."""

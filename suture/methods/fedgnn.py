@@ -15,7 +15,8 @@ nodes of other clients, found by a similarity above a threshold, and the expande
 
 As in Wu et al. it is embeddings that are exchanged and a third party that knows whose they are. They match users by
 encrypted ids of common items; for disjoint subgraphs FED-PUB matches by similarity, and so do we for overlapping ones,
-where copies of a node resemble each other most. Their pseudo items and noise are not part of FED-PUB's description.
+where copies of a node resemble each other most. Their pseudo items are not part of FED-PUB's description. Their noise is
+`sigma` (FedDEP's Table 2 has 2.0): local training is then DP-SGD. The embeddings themselves get no noise.
 Neighbours are never sampled here, whatever fan-out the protocol prescribes, and an exported model knows only its own graph.
 
 Privacy: this method reveals more than FedAvg. The third party sees an embedding of every node, from which it may infer
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +36,7 @@ from torch import Tensor
 
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch, View
-from suture.message import Message, Model, Nothing, Rows
+from suture.message import Kind, Message, Model, Nothing, Rows
 from suture.method import Clients, Cohort, Scores, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
@@ -56,15 +57,15 @@ class Counted(Server):
 class Embeddings(Message):
     """Client to third party: `rows` [N_k, H], one embedding a node."""
 
-    rows: Rows
+    rows: Annotated[Rows, Kind.EMBEDDINGS]
 
 
 @dataclass(frozen=True)
 class Foreign(Message):
     """Third party to client, for each of its nodes: mean embedding of the matched ones [N_k, H], their number [N_k]."""
 
-    mean: Rows
-    count: Rows
+    mean: Annotated[Rows, Kind.EMBEDDINGS]
+    count: Annotated[Rows, Kind.COUNTS]
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,26 @@ class FedGnn(FedAvg):
     """Most foreign neighbours a node can have."""
     interval: int = 1
     """Rounds from one exchange of embeddings to the next."""
+    sigma: float = 0.0
+    """Noise multiplier of DP-SGD in local training; 0 trains without noise."""
 
     def __post_init__(self) -> None:
         if self.neighbours < 1 or self.interval < 1:
             values = f"neighbours={self.neighbours}, interval={self.interval}"
-            raise ConfigError(f"fedgnn needs neighbours and interval >= 1, got {values}")
+            raise ConfigError(f"{self.name} needs neighbours and interval >= 1, got {values}")
+        if self.sigma < 0:
+            raise ConfigError(f"{self.name}.sigma must be >= 0, got {self.sigma}")
         if self.model.layers < 2:
-            raise ConfigError("fedgnn needs a model with layers >= 2: below a single layer there are only raw features")
-        object.__setattr__(self, "training", replace(self.training, fanouts=()))
+            raise ConfigError(
+                f"{self.name} needs a model with layers >= 2: below a single layer there are only raw features"
+            )
+        training = replace(self.training, fanouts=())
+        object.__setattr__(self, "training", replace(training, dp_sigma=self.sigma) if self.sigma else training)
 
     def backbone(self, task: Task) -> Expanding:
         """The network the settings name, with foreign neighbours in its last layer."""
         if task.module is not None:
-            raise ConfigError("fedgnn needs one of the built-in models: it has to see the input of the last layer")
+            raise ConfigError(f"{self.name} needs one of the built-in models: it has to see the input of the last layer")
         return expanding(self.model.kind)(self.model, task.features, task.classes)
 
     def init_server(self, task: Task) -> Counted:

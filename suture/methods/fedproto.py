@@ -24,15 +24,16 @@ that is one, its embedding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.message import Message, Model, Nothing
+from suture.message import Kind, Message, Model, Nothing
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
 from suture.train import Batch, batches
@@ -40,6 +41,23 @@ from suture.tree import Tree, split, tile
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""
+
+
+MEANS = {PROTOTYPES: Kind.PROTOTYPES, COUNTS: Kind.COUNTS}
+
+
+@dataclass(frozen=True)
+class Prototypes(Model):
+    """Server to client: the global prototypes, the same for everybody."""
+
+    params: Annotated[Tree, MEANS]
+
+
+@dataclass(frozen=True)
+class OwnPrototypes(Up):
+    """Client to server: its prototypes in the place of FedAvg's parameters."""
+
+    params: Annotated[Tree, MEANS]
 
 
 @dataclass(frozen=True)
@@ -94,7 +112,7 @@ class FedProto(FedAvg):
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Lines 1-4 of the box; a class nobody has in this round keeps its prototype."""
         cohort = cohort.sample(self.training.participation)
-        up = cohort.ask(self.local_update, Model(cohort.ids, tile(server.params, len(cohort.ids))))
+        up = cohort.ask(self.local_update, self.deploy(server, cohort.ids))
         cohort.report(loss=float(up.loss.mean()))
         weight_KC1 = up.params[COUNTS].unsqueeze(2)
         total_1C = up.params[COUNTS].sum(0, keepdim=True)
@@ -110,14 +128,19 @@ class FedProto(FedAvg):
         )
 
     @step
-    def local_update(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Up]:
+    def local_update(self, clients: Clients[Kept], down: Prototypes) -> tuple[Kept, OwnPrototypes]:  # type: ignore[override]
         """Lines 2 and 3."""
         kept, up = super().local_update(clients, down)
         everything = replace(self.training, batch_size=0, fanouts=())
         (batch,) = batches(clients.graph, everything, clients.rng.fork("prototypes"))
         with torch.no_grad():
             embedding = self.backbone(clients.task).embed(kept.params, clients.graph, view=batch.view)
-        return kept, replace(up, params=prototypes(embedding, batch, class_count(clients.task)))
+        own = prototypes(embedding, batch, class_count(clients.task))
+        return kept, OwnPrototypes(up.ids, own, up.weight, up.loss)
+
+    def deploy(self, server: Server, ids: Sequence[str]) -> Prototypes:
+        """The global prototypes for everybody."""
+        return Prototypes(tuple(ids), tile(server.params, len(ids)))
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
         """The client's network, with the prototypes only if they are what it predicts by."""

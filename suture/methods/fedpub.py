@@ -38,13 +38,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 from suture.errors import ConfigError, unknown
-from suture.message import Message, Model, Nothing, Record, Rows
+from suture.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import FedAvg, Kept
 from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
@@ -110,8 +110,8 @@ class Federation(Heard):
 class Up(SparseModel):
     """Client to server: its weights, its training loss [K], and its `signature` [K, D], what it is compared by."""
 
-    loss: Tensor
-    signature: Tensor
+    loss: Annotated[Tensor, Kind.LOSSES]
+    signature: Annotated[Tensor, Kind.SIGNATURES]
 
 
 @dataclass(frozen=True)

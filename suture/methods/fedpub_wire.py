@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from suture.errors import IntegrityError
-from suture.message import Message, Rows
+from suture.message import Kind, Message, Rows
 from suture.tree import Tree
 
 BYTES_PER_ENTRY = 4
@@ -26,8 +27,8 @@ BYTES_PER_ENTRY = 4
 class SparseModel(Message):
     """`values`: the entries that travel. `support`: uint8, a bit for each of the first M entries, or nothing: all travel."""
 
-    values: Rows
-    support: Rows
+    values: Annotated[Rows, Kind.WEIGHTS]
+    support: Annotated[Rows, Kind.MASKS]
 
 
 @dataclass(frozen=True)

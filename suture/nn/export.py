@@ -32,6 +32,9 @@ PARTS = {
     "gprgnn": {"weight": "weight", "bias": "bias"},
 }
 
+# Weights of generated embeddings (nn/fused.py), which are zero on any graph that a method has not mended.
+GENERATED = ".embedding"
+
 
 class GprPropagation(nn.Module):
     r"""sum_j gamma_j \hat A^j x, the last step of GPR-GNN, which has no stock layer in PyG. Shape: gamma [hops + 1]."""
@@ -71,6 +74,7 @@ def state_for_pyg(params: Tree, settings: ModelSettings, row: int = 0) -> dict[s
     return {
         _pyg_name(name, settings.kind): _pyg_layout(name, value[row]).detach().clone().contiguous()
         for name, value in params.items()
+        if not name.endswith(GENERATED)
     }
 
 

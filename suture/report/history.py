@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from suture.errors import IntegrityError
 from suture.settings import EvaluationSettings
-from suture.storage import disk_errors
+from suture.storage import damaged, read_lines
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ class Traffic:
 
 def read_curve(run: Path) -> Curve:
     """The metrics of a run; of a run that has not begun, an empty curve."""
-    lines = list(_lines(run / "metrics.jsonl"))
+    lines = list(read_lines(run / "metrics.jsonl"))
     evaluated = [line for line in lines if line.get("validation") is not None]
     try:
         return Curve(
@@ -65,39 +61,19 @@ def read_curve(run: Path) -> Curve:
             tuple(tuple(line["client_test"]) for line in evaluated),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(run / "metrics.jsonl") from error
+        raise damaged(run / "metrics.jsonl") from error
 
 
 def read_traffic(run: Path) -> list[Traffic]:
     """The ledger of a run, summed by step and direction, in the order of their first message."""
     sums: dict[tuple[str, str], Traffic] = {}
     try:
-        for line in _lines(run / "ledger.jsonl"):
+        for line in read_lines(run / "ledger.jsonl"):
             key = (line["step"], line["direction"])
             traffic = sums.setdefault(key, Traffic(*key))
             traffic.messages += len(line["clients"])
             traffic.bytes += sum(line["bytes"])
             traffic.fields |= dict.fromkeys(path.split(".")[0] for path in line["fields"])
     except (KeyError, TypeError) as error:
-        raise _damaged(run / "ledger.jsonl") from error
+        raise damaged(run / "ledger.jsonl") from error
     return list(sums.values())
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    with disk_errors("read", path):
-        content = path.read_bytes()
-    # What follows the last line break is a line that is being written at this moment.
-    for line in content.split(b"\n")[:-1]:
-        try:
-            content_of_line = json.loads(line)
-        except ValueError as error:
-            raise _damaged(path) from error
-        if not isinstance(content_of_line, dict):
-            raise _damaged(path)
-        yield content_of_line
-
-
-def _damaged(path: Path) -> IntegrityError:
-    return IntegrityError(f"{path} is damaged; start the run anew")

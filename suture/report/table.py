@@ -58,7 +58,9 @@ class _Fitting:
 def _table(rows: Sequence[Row], plan: Plan, gap: int, decimals: int) -> Table:
     marked = headline(plan.protocol.evaluation)
     headers = [f"{text} *" if name == marked else text for name, text in ACCURACIES.items()]
-    table = grid("\nmethod", *headers, "MB\nup", "MB\ndown", "\nseconds", numbers_from=1, gap=gap)
+    promises = any(row.least_private is not None for row in rows)
+    private = ["epsilon,\ndelta"] if promises else []
+    table = grid("\nmethod", *headers, "MB\nup", "MB\ndown", "\nseconds", *private, numbers_from=1, gap=gap)
     for row in rows:
         several = row.seeds > 1
         unfinished = len(plan.seeds) - row.seeds
@@ -67,7 +69,8 @@ def _table(rows: Sequence[Row], plan: Plan, gap: int, decimals: int) -> Table:
             Text(percent_spread(row.values[column], several, decimals), style="bold" if column == marked else "")
             for column in ACCURACIES
         ]
-        table.add_row(name, *cells, _traffic(row, "bytes_up"), _traffic(row, "bytes_down"), _seconds(row))
+        promised = [_promise(row)] if promises else []
+        table.add_row(name, *cells, _traffic(row, "bytes_up"), _traffic(row, "bytes_down"), _seconds(row), *promised)
     return table
 
 
@@ -82,6 +85,26 @@ def _traffic(row: Row, column: str) -> str:
 def _seconds(row: Row) -> str:
     spread = row.values["seconds"]
     return NOTHING if spread is None else three_digits(spread[0])
+
+
+def _promise(row: Row) -> str:
+    run = row.least_private
+    if run is None or run.delta is None:
+        return "none"
+    return f"{'inf' if run.epsilon is None else three_digits(run.epsilon)}, {run.delta:.2g}"
+
+
+def _privacy(rows: Sequence[Row]) -> list[str]:
+    """What the guarantees are worth, in words."""
+    verdicts: dict[str, list[str]] = {}
+    for row in rows:
+        if (run := row.least_private) is not None:
+            verdicts.setdefault(f"{run.mechanism}, {run.privacy}", []).append(row.method)
+    lines = [f"Privacy of the least protected client, {', '.join(names)}: {verdict}." for verdict, names in verdicts.items()]
+    if any(row.least_private is None for row in rows):
+        others = "the others" if verdicts else "any of these"
+        lines.append(f"No privacy guarantee by {others}; what they sent: suture privacy RUN.")
+    return lines
 
 
 def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
@@ -99,7 +122,7 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
         lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
     if any(row.method == "global" for row in rows):
         lines.append(UPPER_BOUND)
-    return lines
+    return lines + _privacy(rows)
 
 
 def _meaning(plan: Plan) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from suture.api import COMPARISON, Comparison, Plan, read_outcome, read_plan
 from suture.graph.cut import load_manifest
-from suture.privacy.ledger import EVALUATION_STEP
+from suture.privacy.disclosure import EVALUATION_STEP
 from suture.report.console import grid, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report

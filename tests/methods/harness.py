@@ -13,6 +13,7 @@ from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.synthetic import contextual_block_model
 from suture.message import Nothing, Record
 from suture.method import Method, Task
+from suture.methods import own_fields
 from suture.settings import ModelSettings, TrainingSettings
 
 TOLERANCE = 2e-5
@@ -40,8 +41,13 @@ def small_world(seed: int = 0) -> World:
     return World(clients, uncut(data, roles), Task(features=40, classes=3, seed=seed))
 
 
+# Fields that only say for how long something is trained before the rounds.
+BRIEF = {"generator_epochs": 3}
+
+
 def small(method: type[Method[Any, Any]], **fields: Any) -> Method[Any, Any]:
     """The method with two rounds of two local epochs on a small model."""
+    fields = {name: value for name, value in BRIEF.items() if name in own_fields(method)} | fields
     model = ModelSettings(hidden=8, head=True, dropout=0.5)
     training = TrainingSettings(rounds=2, local_epochs=2, lr=0.05, **fields.pop("training", {}))
     return method(model=model, training=training, **fields)

@@ -1,0 +1,61 @@
+"""Nearest nodes to made-up feature rows, without ever laying out nodes x candidates x features.
+
+The squared distance |g|^2 - 2 g.x + |x|^2 of a generated row g is smallest where |x|^2 - 2 g.x is, so matching needs inner
+products only: one sparse product against all nodes of a client, or a gather over listed candidates. Nothing here is
+differentiated: whoever trains takes the squared distance to the node found.
+
+Legend: K clients, N nodes, F features, R generated rows, P pairs of a row and a candidate.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from suture.graph.batch import Features
+from suture.kernels import Segments, SparseMatrix
+
+# Numbers held at a time while matching: 64 MB.
+SCORES_AT_A_TIME = 1 << 24
+
+
+def dense_rows(x: Features, nodes: Tensor) -> Tensor:
+    """The features of some nodes, [len(nodes), F]."""
+    return x.take(nodes, Segments(torch.tensor([0, nodes.numel()]))).dense()
+
+
+def nearest_of_listed(generated_RF: Tensor, candidates: SparseMatrix, x: Features) -> Tensor:
+    """For each generated row the nearest of its own candidates (row r of `candidates` lists at least one node), [R]."""
+    row_P, node_P = candidates.row, candidates.col.long()
+    per_pair = max(1, x.nonzeros // max(1, x.segments.total))
+    blocks = zip(*(torch.split(t, max(1, SCORES_AT_A_TIME // per_pair)) for t in (row_P, node_P)), strict=True)
+    products = torch.cat([_inner_products(generated_RF, row, node, x) for row, node in blocks])
+    score_P = x.squared_norms[node_P] - 2 * products
+    best_R = score_P.new_full((candidates.rows,), torch.inf).scatter_reduce(0, row_P, score_P, "amin")
+    winners = torch.nonzero(score_P == best_R[row_P]).squeeze(1)
+    # Of equally near candidates the first listed.
+    first = torch.full((candidates.rows,), node_P.numel(), device=node_P.device)
+    return node_P[first.scatter_reduce(0, row_P[winners], winners, "amin")]
+
+
+def _inner_products(generated_RF: Tensor, row_P: Tensor, node_P: Tensor, x: Features) -> Tensor:
+    if isinstance(x.matrix, SparseMatrix):
+        listed = x.matrix.take_rows(node_P)
+        terms = generated_RF[row_P[listed.row], listed.col.long()] * listed.val
+        return torch.zeros(row_P.numel(), device=terms.device).index_add_(0, listed.row, terms)
+    return (generated_RF[row_P] * x.matrix[node_P]).sum(1)
+
+
+def nearest_of_each_client(generated_RF: Tensor, x: Features) -> Tensor:
+    """For each client and each generated row, the client's nearest node (flat position), [K, R]."""
+    norms, bounds = x.squared_norms.unsqueeze(1), x.segments.bounds
+    found = []
+    for block in torch.split(generated_RF, max(1, SCORES_AT_A_TIME // max(1, x.segments.total))):
+        columns = block.T.contiguous()
+        product = x.matrix.times(columns) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns
+        score_NR = product.mul_(-2).add_(norms)
+        pieces = itertools.pairwise(bounds)
+        found.append(torch.stack([score_NR[start:end].argmin(0) + start for start, end in pieces]))
+    return torch.cat(found, 1)

@@ -1,0 +1,105 @@
+"""DP-SGD with a client axis. Abadi et al., Deep learning with differential privacy, CCS 2016.
+
+    in every step of client k, with n_k training examples and `batch` of them expected in a step
+      1  draw each example with probability q_k = min(1, batch / n_k), independently of the others (Poisson)
+      2  for each drawn example i: g_i <- gradient of its loss alone;  g_i <- g_i * min(1, C / ||g_i||)
+      3  the optimiser gets (sum_i g_i + N(0, sigma^2 C^2 I)) / (q_k n_k)
+
+Any method that trains through `suture.train.train_locally` is trained this way once `training.dp_sigma` is above zero; the
+method itself has nothing to do. Line 1 is what accountants assume, and it is not the same as shuffling, so a step may hold
+more or fewer examples than `batch`, or none: it then adds its noise all the same. Every client draws from its own stream.
+
+An example is a training node with its loss. The noise hides whether the loss of one node was in the sum. It does not hide
+the node's features and edges as far as other examples see them through message passing, and it covers nothing that leaves a
+client beside its weights. `privacy.accountant` says how much it hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from suture.kernels import Segments
+from suture.streams import Streams
+from suture.tree import Tree
+
+
+@dataclass(frozen=True)
+class NoisyGradients:
+    """A method's statement that it trains by DP-SGD; see `Method.mechanisms`."""
+
+    step: str
+    """The name of the step that does so."""
+    epochs: int
+    """Epochs in each call of it."""
+    batch_size: int
+    """Examples expected in a step of the optimiser; 0: all."""
+    sigma: float
+
+
+@dataclass(frozen=True)
+class SampledNeighbours:
+    """A method's statement that what leaves a client saw sampled neighbours only (NFDP); see `Method.mechanisms`."""
+
+    step: str
+    """The name of the step that trains on them."""
+    epochs: int
+    """Epochs in each call of it."""
+    fanouts: tuple[int, ...]
+    """Neighbours sampled in each layer; none: all of them were seen, and nothing is promised."""
+    replace: bool
+    rate: float = 1.0
+    """r of a Bernoulli sampler that what was learnt goes through afterwards."""
+
+
+Mechanism = NoisyGradients | SampledNeighbours
+
+
+def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
+    """Line 1: which rows are drawn, each with its client's probability, bool [N]."""
+    return rng.uniform(segments.ptr).squeeze(1) < rate_K.to(torch.float64)[segments.client]
+
+
+def clip_factors(grads: Tree, clip: float) -> Tensor:
+    """min(1, C / ||g_k||) over all tensors of row k together, [K]."""
+    norms = [torch.linalg.vector_norm(value.flatten(1), dim=1) for value in grads.values()]
+    total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    factor: Tensor = (clip / total.clamp_min(1e-12)).clamp_max(1.0)
+    return factor
+
+
+def noise_like(tree: Tree, deviation: float, rng: Streams) -> Tree:
+    """N(0, deviation^2) in every entry; row k from client k's stream."""
+    out: Tree = {}
+    for name, value in tree.items():
+        clients = value.shape[0]
+        one_row_each = torch.arange(clients + 1, device=value.device)
+        normal = rng.fork("noise", name).normal(one_row_each, value[0].numel())
+        out[name] = normal.view_as(value).to(value.dtype).mul_(deviation)
+    return out
+
+
+def private_gradient(
+    examples: Iterable[tuple[Tree, Tensor]], like: Tree, clip: float, sigma: float, expected_K: Tensor, rng: Streams
+) -> Tree:
+    """Lines 2 and 3: the noisy mean of clipped gradients, [K, ...].
+
+    `examples` gives one example of each client at a time: its gradient [K, ...], and which clients have one, bool [K].
+    Only one gradient a client is held at a time, however many examples there are. `expected_K` is q_k n_k.
+    """
+    total = {name: torch.zeros_like(value, memory_format=torch.contiguous_format) for name, value in like.items()}
+    for grads, present_K in examples:
+        factor_K = clip_factors(grads, clip) * present_K
+        for name, value in grads.items():
+            total[name].addcmul_(value, _column(factor_K, value))
+    share_K = 1.0 / expected_K.clamp_min(1)
+    noise = noise_like(total, sigma * clip, rng)
+    return {name: (value + noise[name]).mul_(_column(share_K, value)) for name, value in total.items()}
+
+
+def _column(row_K: Tensor, like: Tensor) -> Tensor:
+    """[K] to [K, 1, ...], to be multiplied with `like`."""
+    return row_K.to(like.dtype).view(-1, *[1] * (like.dim() - 1))

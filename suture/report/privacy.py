@@ -1,0 +1,160 @@
+"""What `suture privacy` prints: every client's guarantee, what it is worth in words, and what left the clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from suture.api import COMPARISON, read_plan
+from suture.errors import IntegrityError
+from suture.folder import FACTS
+from suture.method import Method
+from suture.privacy.accountant import Bound, ClientFacts, Guarantee, account, worst_of
+from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, read_disclosure
+from suture.report.console import grid, titled
+from suture.report.text import NOTHING, byte_size, count
+from suture.storage import read_json
+
+MOST_CLIENTS = 30
+NONE_AT_ALL = "No guarantee: what clients send is neither blurred nor thinned out, so nobody can say how much it tells."
+
+
+@dataclass(frozen=True)
+class RunPrivacy:
+    """The account and the disclosure of one run."""
+
+    run: str
+    method: Method[Any, Any]
+    seed: int
+    clients: tuple[str, ...]
+    guarantees: tuple[Guarantee, ...]
+    disclosure: Disclosure
+
+    @property
+    def weakest(self) -> Guarantee | None:
+        """The guarantee of the least protected client."""
+        return worst_of(self.guarantees)
+
+    def as_json(self) -> dict[str, object]:
+        """For --json."""
+        weakest = self.weakest
+        return {
+            "run": self.run,
+            "method": self.method.name,
+            "seed": self.seed,
+            "in_words": weakest.in_words() if weakest else NONE_AT_ALL,
+            "guarantees": [guarantee.as_json() for guarantee in self.guarantees],
+            "disclosure": [flow.as_json() for flow in self.disclosure.flows()],
+            "bytes_left": {client: self.disclosure.of_client(client) for client in self.clients},
+        }
+
+
+def read_privacy(path: Path, delta: float) -> list[RunPrivacy]:
+    """All runs of a folder that have begun."""
+    made = read_plan(path)
+    if not (path / COMPARISON).exists():
+        return [_read_run(path, made.methods[0], made.seeds[0], delta)]
+    places = [(path / f"{method.name}-seed{seed}", method, seed) for method in made.methods for seed in made.seeds]
+    return [_read_run(place, method, seed, delta) for place, method, seed in places if place.exists()]
+
+
+def _read_run(path: Path, method: Method[Any, Any], seed: int, delta: float) -> RunPrivacy:
+    content = read_json(path / FACTS, "record of the clients")
+    lines = content.get("clients")
+    try:
+        facts = [ClientFacts.from_json(line) for line in lines] if isinstance(lines, list) else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        facts = None
+    if facts is None:
+        raise IntegrityError(f"{path / FACTS} is damaged; start the run anew")
+    disclosure = read_disclosure(path)
+    found = account(method, facts, disclosure, delta)
+    return RunPrivacy(str(path), method, seed, tuple(client.client for client in facts), found, disclosure)
+
+
+def privacy_report(runs: list[RunPrivacy]) -> Group:
+    """One run in full, or a line for each of several."""
+    return _run(runs[0]) if len(runs) == 1 else _several(runs)
+
+
+def _run(run: RunPrivacy) -> Group:
+    parts: list[RenderableType] = [Text(f"{run.run}: {run.method.name}, seed {run.seed}", style="bold"), Text()]
+    if not run.guarantees:
+        parts += [Text(NONE_AT_ALL), Text()]
+    for mechanism in dict.fromkeys(guarantee.mechanism for guarantee in run.guarantees):
+        parts += _mechanism([guarantee for guarantee in run.guarantees if guarantee.mechanism == mechanism])
+    return Group(*parts, _disclosed(run.disclosure), Text(), Text(_footnote(run.disclosure)))
+
+
+def _mechanism(guarantees: list[Guarantee]) -> list[RenderableType]:
+    """A table with a line for each client, and the verdict on the worst of them."""
+    worst = worst_of(guarantees)
+    if worst is None:
+        return []
+    accounts = list(dict.fromkeys(name for guarantee in guarantees for name in guarantee.detail))
+    table = grid("client", "epsilon", "delta", *(f"{name}: epsilon, delta" for name in accounts), numbers_from=1)
+    shown = guarantees
+    if len(guarantees) > MOST_CLIENTS:
+        shown = sorted(guarantees, key=lambda guarantee: -guarantee.bound.epsilon)[:MOST_CLIENTS]
+    for guarantee in shown:
+        others = [_pair(guarantee.detail.get(name)) for name in accounts]
+        table.add_row(guarantee.client, _number(guarantee.bound.epsilon), _number(guarantee.bound.delta), *others)
+    some = f", the {MOST_CLIENTS} with the highest epsilon" if len(shown) < len(guarantees) else ""
+    parts: list[RenderableType] = [titled(f"{worst.mechanism} hides {worst.hides}{some}", table), Text()]
+    if any(guarantee.by_degree for guarantee in guarantees):
+        parts += [_by_degree(shown), Text()]
+    return [*parts, Text(f"Least protected, {worst.client}: {worst.in_words()}."), Text()]
+
+
+def _by_degree(guarantees: list[Guarantee]) -> RenderableType:
+    shares = [quantile for quantile, _, _ in guarantees[0].by_degree]
+    names = ["fewest neighbours" if share == 0 else f"{100 * share:.0f} % have at most" for share in shares]
+    table = grid("client", *names, numbers_from=1)
+    for guarantee in guarantees:
+        table.add_row(guarantee.client, *(f"{degree}: {_pair(bound)}" for _, degree, bound in guarantee.by_degree))
+    return titled("The same by a node's number of neighbours: epsilon, delta", table)
+
+
+def _disclosed(disclosure: Disclosure) -> RenderableType:
+    table = grid("what", "to", "step", "clients", "times each", "bytes")
+    for index in (3, 4, 5):
+        table.columns[index].justify = "right"
+    for flow in disclosure.flows():
+        if flow.kind == ENVELOPE:
+            continue
+        step = f"{flow.step} (measures only)" if flow.step == EVALUATION_STEP else flow.step
+        table.add_row(flow.kind, flow.receiver, step, str(flow.clients), str(flow.times), byte_size(flow.bytes))
+    return titled("What was sent", table)
+
+
+def _footnote(disclosure: Disclosure) -> str:
+    envelope = sum(flow.bytes for flow in disclosure.flows() if flow.kind == ENVELOPE)
+    return f"Names and shapes around it: {byte_size(envelope)}. What comes down is made of what other clients sent up."
+
+
+def _several(runs: list[RunPrivacy]) -> Group:
+    table = grid("method", "seed", "epsilon", "delta", "left the clients")
+    for run in runs:
+        bound = run.weakest.bound if run.weakest else None
+        pair = (_number(bound.epsilon), _number(bound.delta)) if bound else ("none", "none")
+        table.add_row(run.method.name, str(run.seed), *pair, ", ".join(run.disclosure.left()) or "nothing")
+    verdicts: dict[str, list[str]] = {}
+    for run in runs:
+        verdict = f"{run.weakest.mechanism}, {run.weakest.in_words()}" if run.weakest else "no guarantee of any kind"
+        verdicts.setdefault(verdict, []).append(run.method.name)
+    lines = [Text(f"{', '.join(dict.fromkeys(names))}: {verdict}.") for verdict, names in verdicts.items()]
+    title = f"{count(len(runs), 'run')}, epsilon and delta of the least protected client"
+    more = Text(f"More about one of them: suture privacy {runs[0].run}")
+    return Group(titled(title, table), Text(), *lines, more)
+
+
+def _pair(bound: Bound | None) -> str:
+    return NOTHING if bound is None else f"{_number(bound.epsilon)}, {_number(bound.delta)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 1e-3 or value >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,336 @@
+"""FedSage+: its losses and its exchange by hand, what crosses, and its relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from harness import World, assert_separable, run_to_end, small, small_world
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+from suture.config import resolve
+from suture.engines.embedded import EmbeddedCohort
+from suture.errors import ConfigError
+from suture.kernels import Segments
+from suture.message import Message
+from suture.method import Clients
+from suture.methods.fedsage import FedSage
+from suture.methods.fedsage_plus import FedSagePlus, Offers, foreign_gradients, route, safe_to_answer
+from suture.methods.globsage import GlobSage
+from suture.methods.local import Local
+from suture.methods.locsage import LocSage
+from suture.methods.locsage_plus import LocSagePlus
+from suture.methods.uncut import Global
+from suture.nn.neighgen import FGEN, NeighGen
+from suture.runner import prepare, preprocess
+from suture.settings import ModelSettings, TrainingSettings
+from suture.streams import Streams
+from suture.tree import Tree
+
+FULL_BATCH = {"batch_size": 0, "latent": 6, "width": 5, "exchanged": 8}
+"""Small enough to write out; the smallest client has too few rows to be answered."""
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return small_world()
+
+
+def _clients(method: FedSagePlus, world: World) -> Clients[Any]:
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    (state,) = cohort.states()
+    return Clients(world.clients, state, Streams.of(0, world.clients.ids, "test"), world.task)
+
+
+def _random(tree: Tree, seed: int = 0) -> Tree:
+    """Other weights for each client, so that a mix-up of clients shows."""
+    rng = torch.Generator().manual_seed(seed)
+    return {name: 0.3 * torch.randn(value.shape, generator=rng) for name, value in tree.items()}
+
+
+def _fgen(params: Tree, k: int, rows: torch.Tensor) -> torch.Tensor:
+    hidden = torch.tanh(rows @ params["feature1.weight"][k] + params["feature1.bias"][k])
+    return hidden @ params["feature2.weight"][k] + params["feature2.bias"][k]
+
+
+def test_neighgen_is_graphsage_then_perceptrons(world: World) -> None:
+    """Equation (3) against PyG layers, client by client."""
+    graph, network = world.clients, NeighGen(40, latent=6, width=5)
+    params = _random({name: value.expand(4, *value.shape[1:]) for name, value in network.init(torch.Generator()).items()})
+    z = network.encode(params, graph)
+    counts, made = network.missing(params, z, graph.degree, graph.segments), network.neighbours(params, z, graph.segments)
+    bounds = graph.segments.bounds
+    for k in range(4):
+        data = graph.client_data(k)
+        h = data.x
+        for layer in ("layer1", "layer2"):
+            conv = SAGEConv(h.shape[1], 6, aggr="mean")
+            conv.lin_r.weight.data = params[f"encoder.{layer}.self"][k].T
+            conv.lin_l.weight.data = params[f"encoder.{layer}.neighbour"][k].T
+            conv.lin_l.bias.data = params[f"encoder.{layer}.bias"][k]
+            h = torch.relu(conv(h, data.edge_index)).detach()
+        mine = slice(bounds[k], bounds[k + 1])
+        torch.testing.assert_close(z[mine], h, rtol=1e-4, atol=1e-5)
+        rate, base = torch.nn.functional.softplus(h @ params["count.weight"][k] + params["count.bias"][k]).T
+        degree = torch.bincount(data.edge_index[1], minlength=h.shape[0])
+        torch.testing.assert_close(counts[mine], rate * degree + base, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(made[mine], _fgen(params, k, h), rtol=1e-4, atol=1e-4)
+
+
+def test_losses_by_hand(world: World) -> None:
+    """Equation (4): smooth L1 of the counts, squared distance to the nearest hidden neighbour, both over |V_i|."""
+    method = small(FedSagePlus, hidden_share=0.3, **FULL_BATCH)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    params = _random(clients.state.generator)
+    hurt, x = method.impaired(clients), world.clients.x.dense()
+    batch = method._generator_batch(hurt, clients.rng)
+    terms, rows = method.generator_terms(params, batch, clients)
+    z = method.neighgen(world.task).encode(params, hurt.graph)
+    predicted = method.neighgen(world.task).missing(params, z, hurt.graph.degree, hurt.graph.segments)
+    for k in range(4):
+        nodes = torch.nonzero(hurt.graph.segments.client == k).squeeze(1)
+        off = (predicted[nodes] - hurt.count[nodes]).abs()
+        smooth = torch.where(off < 1, 0.5 * off.square(), off - 0.5)
+        torch.testing.assert_close(terms["count"][k], smooth.mean(), rtol=1e-4, atol=1e-5)
+        mine = torch.nonzero(batch.row_segments.client == k).squeeze(1)
+        total = 0.0
+        for r in mine.tolist():
+            node = int(batch.nodes[batch.row[r]])
+            start, end = hurt.hidden.rowptr[node : node + 2].tolist()
+            hidden = x[hurt.hidden.col[start:end].long()]
+            total += float((_fgen(params, k, rows[r]) - hidden).square().sum(1).min())
+        assert float(terms["features"][k]) == pytest.approx(total / nodes.numel(), rel=1e-4)
+    expected_rows = torch.bincount(hurt.graph.segments.client, weights=hurt.count.clamp_max(5).double(), minlength=4)
+    assert batch.row_segments.ptr.diff().tolist() == expected_rows.tolist()
+
+
+def test_every_generator_term_has_a_gradient(world: World) -> None:
+    method = small(FedSagePlus, hidden_share=0.3)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    params = {name: value.requires_grad_() for name, value in _random(clients.state.generator).items()}
+    batch = method._generator_batch(method.impaired(clients), clients.rng)
+    terms, _ = method.generator_terms(params, batch, clients)
+    for name, reached in (("count", "count.weight"), ("features", "feature2.weight")):
+        wanted = [params[reached], params["encoder.layer1.self"]]
+        for grad in torch.autograd.grad(terms[name].sum(), wanted, retain_graph=True):
+            assert float(grad.abs().max()) > 0, name
+
+
+def test_foreign_gradient_by_hand(world: World) -> None:
+    """The foreign part of equation (6): plain autograd over all distances, for every pair of clients."""
+    method = small(FedSagePlus, hidden_share=0.3, **FULL_BATCH)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    clients = replace(clients, state=replace(clients.state, generator=_random(clients.state.generator)))
+    _, offer = method.offer(clients, Message(clients.ids))
+    _, gradients = method.feed_forward(clients, route(offer))
+    x, bounds = world.clients.x.dense(), world.clients.segments.bounds
+    answers = 0
+    for i in range(4):
+        for j in range(4):
+            leaves = {name: offer.fgen[name][i : i + 1].clone().requires_grad_() for name in FGEN}
+            made = _fgen(leaves, 0, offer.rows[i])
+            nearest, matched = torch.cdist(made, x[bounds[j] : bounds[j + 1]]).square().min(1)
+            real = offer.weight[i] > 0
+            answered = i != j and int(real.sum()) > 6 and matched[real].unique().numel() >= 3
+            answers += answered
+            loss = (nearest * offer.weight[i]).sum() * answered
+            for name, grad in zip(FGEN, torch.autograd.grad(loss, [leaves[n] for n in FGEN]), strict=True):
+                torch.testing.assert_close(gradients.fgen[name][j, i], grad[0], rtol=1e-3, atol=1e-4)
+    assert 0 < answers < 12, "some pairs must be answered and some refused for this to test both"
+
+
+def test_offers_that_would_reveal_nodes_are_not_answered() -> None:
+    nearest = torch.tensor([[[1, 2, 3, 4, 5], [1, 1, 1, 2, 2], [1, 2, 3, 4, 5], [3, 1, 2, 1, 3]]])
+    weight = torch.ones(1, 4, 5)
+    weight[0, 2, 3:] = 0
+    assert safe_to_answer(nearest, weight, width=2).tolist() == [[1, 0, 0, 1]]
+    assert safe_to_answer(nearest, weight, width=4).tolist() == [[0, 0, 0, 0]]
+
+
+def test_gradients_cannot_be_solved_for_their_rows(world: World) -> None:
+    """The hidden activations of answered rows, with the bias, never have full row rank."""
+    method = small(FedSagePlus, hidden_share=0.4, **FULL_BATCH)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    _, offer = method.offer(clients, Message(clients.ids))
+    _, gradients = method.feed_forward(clients, route(offer))
+    for i in range(4):
+        if float(gradients.fgen["feature2.weight"][:, i].abs().sum()) > 0:
+            rows = offer.rows[i][offer.weight[i] > 0]
+            hidden = torch.tanh(rows @ offer.fgen["feature1.weight"][i] + offer.fgen["feature1.bias"][i])
+            known = torch.cat([hidden, torch.ones(rows.shape[0], 1)], 1)
+            assert int(torch.linalg.matrix_rank(known)) < rows.shape[0]
+
+
+def test_a_step_adds_foreign_gradients_weighted_by_alpha(world: World) -> None:
+    """Line 4, with the sign of Adam's first step as the witness."""
+    for alpha in (0.5, 2.0):
+        method = small(FedSagePlus, hidden_share=0.3, alpha=alpha, lambda_f=0.5, **FULL_BATCH)
+        assert isinstance(method, FedSagePlus)
+        clients = _clients(method, world)
+        state, offer = method.offer(clients, Message(clients.ids))
+        waiting = replace(clients, state=state)
+        _, gradients = method.feed_forward(waiting, route(offer))
+        foreign = {name: value.sum(0) for name, value in gradients.fgen.items()}
+        after, _ = method.update_generator(waiting, type("F", (), {"fgen": foreign})())  # type: ignore[arg-type]
+        for name in FGEN:
+            total = state.waiting[name] + 0.5 * alpha * foreign[name]
+            torch.testing.assert_close(after.generator_moments[f"{name}.first"], 0.1 * total, rtol=1e-4, atol=1e-6)
+        name = "encoder.layer1.self"
+        torch.testing.assert_close(after.generator_moments[f"{name}.first"], 0.1 * state.waiting[name])
+
+
+def test_nobody_answers_about_itself_and_copies_change_nothing(world: World) -> None:
+    method = small(FedSagePlus, hidden_share=0.3, **FULL_BATCH)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    _, offer = method.offer(clients, Message(clients.ids))
+    tiled = route(offer)
+    assert float(tiled.weight.diagonal().abs().sum()) == 0
+    copies = Offers(tiled.ids, {n: v.contiguous() for n, v in tiled.fgen.items()}, tiled.rows.contiguous(), tiled.weight)
+    _, expected = method.feed_forward(clients, tiled)
+    _, found = method.feed_forward(clients, copies)
+    for name in FGEN:
+        assert float(found.fgen[name].diagonal(dim1=0, dim2=1).abs().sum()) == 0
+        torch.testing.assert_close(found.fgen[name], expected.fgen[name], rtol=1e-4, atol=1e-5)
+
+
+class _Listener:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Message]] = []
+
+    def record(self, number: int, step: str, direction: str, message: Message) -> None:
+        self.heard.append((direction, message))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_no_message_shows_a_feature_row_even_after_scaling(world: World, shared: bool) -> None:
+    """Search every row of every message, of any length and at any scale, for a feature row of a client."""
+    method = small(FedSagePlus, hidden_share=0.3, shared_generator=shared, generator_epochs=6, width=5, exchanged=16)
+    listener = _Listener()
+    run_to_end(method, world.clients, world.task, ledger=listener)
+    unit = torch.nn.functional.normalize(world.clients.x.dense())
+    assert listener.heard
+    for _, message in listener.heard:
+        for path, tensor in message.tensors().items():
+            assert tensor.is_floating_point() or tensor.numel() < world.clients.num_nodes, path
+            if tensor.shape[-1] == unit.shape[1]:
+                rows = torch.nn.functional.normalize(tensor.reshape(-1, unit.shape[1]).float())
+                assert float((rows @ unit.T).abs().max()) < 0.999, f"{path} points along a feature row"
+
+
+def test_generated_neighbours_stay_in_the_range_of_the_clients_features(world: World) -> None:
+    method = small(FedSagePlus, hidden_share=0.3, entries=10)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    params = _random(clients.state.generator)
+    params["count.bias"] += 3
+    patch = method.generated(params, clients)
+    assert patch.value.values.shape[1] == 40, "dense features keep all entries"
+    x = world.clients.x.dense()
+    assert float(patch.value.values.min()) >= float(x.min())
+    assert float(patch.value.values.max()) <= float(x.max())
+    sources = patch.source.values.long() + world.clients.segments.ptr[:-1][Segments(patch.source.ptr).client]
+    assert int(torch.bincount(sources).max()) <= method.most
+
+
+@pytest.mark.parametrize("fields", [{"shared_generator": True}, {"batch_size": 0}, {"alpha": 0.0}])
+def test_variants_are_separable(world: World, fields: dict[str, Any]) -> None:
+    assert_separable(small(FedSagePlus, **fields), world)
+
+
+def test_a_shared_generator_is_the_same_for_all(world: World) -> None:
+    ending = run_to_end(small(FedSagePlus, shared_generator=True), world.clients, world.task)
+    first, *others = (state.tensors() for state in ending.states)
+    for other in others:
+        assert torch.equal(first["generator.feature2.weight"], other["generator.feature2.weight"])
+    own = run_to_end(small(FedSagePlus), world.clients, world.task)
+    first, second = (state.tensors()["generator.feature2.weight"] for state in own.states[:2])
+    assert not torch.equal(first, second)
+
+
+def test_local_relatives_send_no_parameters(world: World) -> None:
+    for kind in (LocSage, LocSagePlus):
+        listener = _Listener()
+        run_to_end(small(kind), world.clients, world.task, ledger=listener)
+        for _, message in listener.heard:
+            assert all(path in ("weight", "loss", "value", "total") for path in message.tensors()), type(message)
+
+
+@pytest.mark.parametrize(("own", "plain"), [(LocSage, Local), (GlobSage, Global)])
+def test_relatives_are_the_plain_methods_with_sampled_graphsage(world: World, own: Any, plain: Any) -> None:
+    model = ModelSettings(kind="sage", hidden=8, head=True, dropout=0.0)
+    training = TrainingSettings(rounds=2, lr=0.05, batch_size=64, fanouts=(5, 5))
+    graph = world.graph_for(own())
+    left = run_to_end(own(model=replace(model, kind="gcn"), training=training), graph, world.task)
+    right = run_to_end(plain(model=model, training=training), graph, world.task)
+    for mine, theirs in zip(left.states, right.states, strict=True):
+        for path, tensor in mine.tensors().items():
+            assert torch.equal(tensor, theirs.tensors()[path]), path
+
+
+def test_without_generated_neighbours_it_is_fedsage(world: World) -> None:
+    """A generator that never predicts a missing neighbour leaves the graph alone; only random streams differ then."""
+    method = small(FedSagePlus, batch_size=0)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    assert method.on_mended_graph(clients).graph is world.clients
+    plain = small(FedSage, batch_size=0)
+    assert plain.initial_params(world.task).keys() == method.initial_params(world.task).keys()
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"hidden_share": 1.0}, "hidden_share"),
+        ({"generator_epochs": 0}, "generator_epochs"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"generator_lr": 0.0}, "generator_lr"),
+    ],
+)
+def test_bad_values_are_refused(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        FedSagePlus(**fields)
+    with pytest.raises(ConfigError, match="exchanges nothing"):
+        LocSagePlus(alpha=1.0)
+
+
+def test_dgen_tells_who_lost_neighbours_to_the_cut(dataset: Callable[[str], Data]) -> None:
+    """On Cora in three parts, predicted counts correlate with neighbours that really lie with other clients."""
+    protocol = resolve("fedsage-louvain", "cora", [], clients=3, method_fields={}).protocol
+    prepared = prepare(preprocess(dataset("cora"), protocol.preprocess), "cora", protocol, 0)
+    method = FedSagePlus(protocol.model, protocol.training, generator_epochs=60, alpha=0.0)
+    cohort = EmbeddedCohort.start(method, prepared.clients, prepared.task)
+    server = method.init_server(prepared.task)
+    losses = []
+    for _ in range(method.generator_epochs):
+        server = method.generator_round(server, cohort)
+        losses.append(cohort.take_reports()["loss"])
+    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+    (state,) = cohort.states()
+    network, graph = method.neighgen(prepared.task), prepared.clients
+    with torch.no_grad():
+        predicted = network.missing(state.generator, network.encode(state.generator, graph), graph.degree, graph.segments)
+    position = torch.cat(list(prepared.cut.partition.members))
+    lost = prepared.uncut.degree[position] - graph.degree
+    assert np.corrcoef(predicted.numpy(), lost.numpy())[0, 1] > 0.2
+
+
+def test_foreign_gradients_do_not_build_all_pairs(world: World) -> None:
+    """Wide features: what is returned is as large as M generators, whatever the number of nodes."""
+    network = NeighGen(40, latent=6, width=5)
+    fgen = {
+        name: value.expand(3, *value.shape[1:]) for name, value in network.init(torch.Generator()).items() if name in FGEN
+    }
+    out = foreign_gradients(network, fgen, torch.randn(3, 8, 6), torch.ones(4, 3, 8), world.clients.x)
+    assert {name: tuple(value.shape) for name, value in out.items()} == {
+        name: (4, 3, *value.shape[1:]) for name, value in fgen.items()
+    }
