@@ -6,7 +6,7 @@ cheaper layout of the first layer) is derived once, lazily, and kept with the ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -169,6 +169,21 @@ class GraphBatch:
     def sizes(self) -> Tensor:
         """Nodes of each client, int64 [K]."""
         return self.segments.ptr.diff()
+
+    @cached_property
+    def graphless(self) -> Tensor:
+        """Which clients have features only, not a single edge, bool [K]."""
+        return torch.bincount(self.segments.client[self.edge_index[1]], minlength=len(self.ids)) == 0
+
+    @cached_property
+    def _completed(self) -> dict[Hashable, GraphBatch]:
+        return {}
+
+    def completed(self, key: Hashable, make: Callable[[GraphBatch], GraphBatch]) -> GraphBatch:
+        """`make(self)`, such as this batch with more edges: made once for each key, then kept with the batch."""
+        if key not in self._completed:
+            self._completed[key] = make(self)
+        return self._completed[key]
 
     @cached_property
     def neighbours(self) -> SparseMatrix:

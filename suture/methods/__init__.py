@@ -8,6 +8,10 @@ from typing import Any
 
 from suture.errors import unknown
 from suture.method import Method
+from suture.methods.fed_gnn import FedGnnReference
+from suture.methods.fed_gnnk import FedGnnk
+from suture.methods.fed_gnnmlp import FedGnnMlp
+from suture.methods.fed_mlp import FedMlp
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedgnn import FedGnn
 from suture.methods.fedper import FedPer
@@ -18,11 +22,15 @@ from suture.methods.fedsage import FedSage
 from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
 from suture.methods.local import Local
+from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.uncut import Global
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
-    for method in (Local, Global, FedAvg, FedProx, FedPer, FedSage, FedPub, Gcfl, GcflPlus, FedGnn, FedProto)
+    for method in (
+        *(Local, Global, FedAvg, FedProx, FedPer, FedSage, FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
+        *(FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
+    )
 }
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}

@@ -13,6 +13,9 @@ An embedding is the output of the last layer before head and activation. As in t
 square of the H coordinates, so that its weight does not depend on H; but they average prototypes over clients, not nodes.
 The paper predicts the class of the nearest global prototype; `predict_by` offers this beside the client's own classifier.
 
+Models may differ from client to client as long as their embeddings have one width: on a client without edges the backbone
+is a perceptron (tests/methods/test_graphless.py), which is how FedGLS (Fu et al., TMLR) compares with FedProto.
+
 Privacy: the server learns how many training nodes of each class a client has, and where that is one, its embedding.
 """
 
