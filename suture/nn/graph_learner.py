@@ -46,7 +46,7 @@ SMALLEST_DEGREE = 1e-6
 class LearnedGraph:
     """A weighted graph, each client's its own block: entries in both directions, in the order of a CSR matrix.
 
-    Shapes: row and col int64 [M], rowptr [N + 1], weight [M], which carries the gradient. Weights are symmetric.
+    Shapes: row and col int64 [M], rowptr int32 [N + 1], weight [M], which carries the gradient. Weights are symmetric.
     """
 
     row: Tensor
@@ -57,7 +57,7 @@ class LearnedGraph:
     @cached_property
     def matrix(self) -> SparseMatrix:
         """The same as a constant."""
-        return SparseMatrix(self.rowptr.int(), self.col.int(), self.weight.detach(), self.rowptr.numel() - 1)
+        return SparseMatrix(self.rowptr, self.col.int(), self.weight.detach(), self.rowptr.numel() - 1)
 
     def times(self, h_NH: Tensor) -> Tensor:
         """A* h, differentiable in both."""
@@ -131,20 +131,13 @@ class GraphLearner:
 
     def process(self, r_NF: Tensor, links: Links) -> LearnedGraph:
         """The adjacency A* of kept pairs."""
-        nodes = r_NF.shape[0]
-        loops = torch.arange(nodes, device=r_NF.device)
-        chosen = Links(torch.cat([links.node, loops]), torch.cat([links.neighbour, loops]))
-        weight = self._weights(similarities(r_NF, chosen, self.similarity)) / 2
-        # Both directions; a pair that chose each other is there twice, and sums.
-        row = torch.cat([chosen.node, chosen.neighbour])
-        col = torch.cat([chosen.neighbour, chosen.node])
-        order = torch.argsort(row, stable=True)
-        row, col, weight = row[order], col[order], torch.cat([weight, weight])[order]
-        degree = weight.new_zeros(nodes).index_add(0, row, weight)
+        chosen = links.with_loops()
+        pairs = chosen.both_ways
+        weight = self._weights(similarities(r_NF, chosen, self.similarity))[pairs.val] / 2
+        row, col = pairs.row, pairs.col.long()
+        degree = weight.new_zeros(chosen.nodes).index_add(0, row, weight)
         scale = degree.clamp_min(SMALLEST_DEGREE).rsqrt()
-        counts = torch.bincount(row, minlength=nodes)
-        rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return LearnedGraph(row, col, rowptr, weight * scale[row] * scale[col])
+        return LearnedGraph(row, col, pairs.rowptr, weight * scale[row] * scale[col])
 
     def graph(self, params: Tree, x: Tensor | Features, segments: Segments) -> LearnedGraph:
         """From features to the adjacency."""

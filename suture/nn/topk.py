@@ -11,14 +11,15 @@ import importlib.util
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from suture.errors import ConfigError, unknown
-from suture.kernels import Segments
+from suture.kernels import Segments, SparseMatrix
 
 Similarity = Literal["cosine", "inner", "euclidean"]
 """cosine; inner product; or 1 / (1 + squared distance), which has a gradient even where two nodes coincide."""
@@ -28,18 +29,34 @@ Index = Literal["auto", "exact", "approximate"]
 APPROXIMATE_FROM = 50_000
 BLOCK_ENTRIES = 1 << 24
 """Similarities held at once: 64 MB."""
-PAIRS_AT_ONCE = 1 << 17
-"""Pairs whose ends are gathered at once."""
+PAIRS_AT_ONCE = 1 << 12
+"""Pairs whose ends are gathered at once: few enough to stay in cache."""
 CELLS_SEEN = 0.05
 """Share of the cells of space in which `approximate` looks for neighbours."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Kept pairs, int64 [M], sorted by `node`: `node` has chosen `neighbour`, a node of the same client."""
+    """Kept pairs of N nodes, int64 [M]: `node` has chosen `neighbour`, a node of the same client."""
 
     node: Tensor
     neighbour: Tensor
+    nodes: int
+
+    def with_loops(self) -> Links:
+        """The same, and every node has chosen itself."""
+        loops = torch.arange(self.nodes, device=self.node.device)
+        return Links(torch.cat([self.node, loops]), torch.cat([self.neighbour, loops]), self.nodes)
+
+    @cached_property
+    def both_ways(self) -> SparseMatrix:
+        """Every pair in both directions, as a matrix whose value is the number of the pair, 0..M-1.
+
+        A pair of nodes that chose each other is there twice, and a node that chose itself too.
+        """
+        number = torch.arange(self.node.numel(), device=self.node.device)
+        row, col = torch.cat([self.node, self.neighbour]), torch.cat([self.neighbour, self.node])
+        return SparseMatrix.from_coo(row, col, torch.cat([number, number]), (self.nodes, self.nodes))
 
 
 def neighbours(h_NH: Tensor, k: int, segments: Segments, similarity: Similarity = "cosine", index: Index = "auto") -> Links:
@@ -65,7 +82,7 @@ def neighbours(h_NH: Tensor, k: int, segments: Segments, similarity: Similarity 
             found.append(node[real])
             chosen.append(near_Nk.flatten()[real] + first)
     nobody = torch.zeros(0, dtype=torch.int64, device=h_NH.device)
-    return Links(torch.cat([nobody, *found]), torch.cat([nobody, *chosen]))
+    return Links(torch.cat([nobody, *found]), torch.cat([nobody, *chosen]), segments.total)
 
 
 def exact(h_NH: Tensor, k: int, similarity: Similarity) -> Tensor:
@@ -115,8 +132,8 @@ def approximate(h_NH: Tensor, k: int, similarity: Similarity) -> Tensor:
 def similarities(h_NH: Tensor, links: Links, similarity: Similarity) -> Tensor:
     """How similar the ends of each pair are, [M], differentiable in h."""
     if similarity == "cosine":
-        return pair_products(F.normalize(h_NH), links.node, links.neighbour)
-    product = pair_products(h_NH, links.node, links.neighbour)
+        return _products(F.normalize(h_NH), links)
+    product = _products(h_NH, links)
     if similarity == "inner":
         return product
     square = h_NH.square().sum(1)
@@ -124,28 +141,25 @@ def similarities(h_NH: Tensor, links: Links, similarity: Similarity) -> Tensor:
     return 1 / (1 + distance)
 
 
-def pair_products(h_NH: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Inner products of rows `left` with rows `right`, [M]; gathers a bounded number of rows at once, both ways."""
-    result: Tensor = _PairProducts.apply(h_NH, left, right)  # type: ignore[no-untyped-call]
+def _products(h_NH: Tensor, links: Links) -> Tensor:
+    result: Tensor = _PairProducts.apply(h_NH, links)  # type: ignore[no-untyped-call]
     return result
 
 
 class _PairProducts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, h_NH: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        ctx.save_for_backward(h_NH, left, right)  # type: ignore[attr-defined]
-        return row_products(h_NH, h_NH, left, right)
+    """Inner products of the ends of pairs. Written out because autograd would keep both ends of every pair."""
 
     @staticmethod
-    def backward(ctx: object, *grads: Tensor) -> tuple[Tensor, None, None]:
-        h_NH, left, right = ctx.saved_tensors  # type: ignore[attr-defined]
-        out = torch.zeros_like(h_NH)
-        for first in range(0, left.numel(), PAIRS_AT_ONCE):
-            part = slice(first, first + PAIRS_AT_ONCE)
-            weight = grads[0][part].unsqueeze(1)
-            out.index_add_(0, left[part], h_NH[right[part]] * weight)
-            out.index_add_(0, right[part], h_NH[left[part]] * weight)
-        return out, None, None
+    def forward(ctx: Any, h_NH: Tensor, links: Links) -> Tensor:
+        ctx.save_for_backward(h_NH)
+        ctx.links = links
+        return row_products(h_NH, h_NH, links.node, links.neighbour)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (h_NH,) = ctx.saved_tensors
+        pairs: SparseMatrix = ctx.links.both_ways
+        return SparseMatrix(pairs.rowptr, pairs.col, grads[0][pairs.val], pairs.columns).times(h_NH), None
 
 
 def row_products(a_NH: Tensor, b_NH: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -153,7 +167,7 @@ def row_products(a_NH: Tensor, b_NH: Tensor, left: Tensor, right: Tensor) -> Ten
     out = a_NH.new_empty(left.numel())
     for first in range(0, left.numel(), PAIRS_AT_ONCE):
         part = slice(first, first + PAIRS_AT_ONCE)
-        out[part] = (a_NH[left[part]] * b_NH[right[part]]).sum(1)
+        out[part] = torch.linalg.vecdot(a_NH.index_select(0, left[part]), b_NH.index_select(0, right[part]))
     return out
 
 

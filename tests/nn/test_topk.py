@@ -85,7 +85,7 @@ def test_similarities_and_their_gradients(similarity: Similarity, monkeypatch: p
 
 def test_a_gradient_exists_where_nodes_coincide() -> None:
     h = torch.ones(2, 3, requires_grad=True)
-    links = Links(torch.tensor([0]), torch.tensor([1]))
+    links = Links(torch.tensor([0]), torch.tensor([1]), nodes=2)
     for similarity in ("cosine", "euclidean"):
         (grad,) = torch.autograd.grad(similarities(h, links, similarity).sum(), h)
         assert bool(grad.isfinite().all())
