@@ -7,7 +7,7 @@ cheaper layout of the first layer) is derived once, lazily, and kept with the ba
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -200,6 +200,12 @@ class GraphBatch:
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         scale = torch.bincount(target, minlength=self.num_nodes).float().rsqrt()
         return SparseMatrix.from_coo(target, source, scale[source] * scale[target], (self.num_nodes, self.num_nodes))
+
+    def propagating_with(self, operator: SparseMatrix) -> GraphBatch:
+        """A copy whose GCN layers propagate with another operator, such as that of a learned graph."""
+        copy = replace(self)
+        copy.__dict__["gcn_operator"] = operator  # where the cached property looks first
+        return copy
 
     @cached_property
     def mean_operator(self) -> SparseMatrix:

@@ -13,6 +13,8 @@ from suture.methods.fed_gnnk import FedGnnk
 from suture.methods.fed_gnnmlp import FedGnnMlp
 from suture.methods.fed_mlp import FedMlp
 from suture.methods.fedavg import FedAvg
+from suture.methods.fedggr import FedGgr
+from suture.methods.fedgls import FedGls
 from suture.methods.fedgnn import FedGnn
 from suture.methods.fedper import FedPer
 from suture.methods.fedproto import FedProto
@@ -29,7 +31,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
     for method in (
         *(Local, Global, FedAvg, FedProx, FedPer, FedSage, FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
-        *(FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
+        *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )
 }
 
