@@ -72,14 +72,16 @@ ENCODER, LEARNER = "encoder.", "learner."
 
 @dataclass(frozen=True)
 class KeptGls(Kept):
-    """`params`: theta, phi and omega; `moments`: theta's; and what omega last chose, so that it is searched once a round.
+    """`params`: theta, phi and omega; `moments`: theta's; and the graph of omega, so that it is searched once a round.
 
-    Shapes: `links` int64 [L_k, 2] (node, neighbour), counted inside the client; none for a client with edges.
+    Shapes: `links` int64 [L_k, 2] (node, neighbour), counted inside the client; `weights` [M_k], the entries of S in the
+    order of `Links.both_ways`. A client with edges has none.
     """
 
     encoder_moments: Moments
     learner_moments: Moments
     links: Rows
+    weights: Rows
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,10 @@ class FedGls(FedAvg):
         params = super().init_clients(clients).params
         theta, phi, omega = _parts(params)
         for_theta, for_phi, for_omega = (fresh_moments(part, self.training) for part in (theta, phi, omega))
-        links = _packed(self.links(clients.graph, omega, clients.task), clients.graph)
-        return KeptGls(clients.ids, params, for_theta, for_phi, for_omega, links)
+        edgeless = Edgeless.of(clients.graph)
+        with torch.no_grad():
+            links, learned = self.learn(edgeless, omega, clients.task)
+        return KeptGls(clients.ids, params, for_theta, for_phi, for_omega, *edgeless.packed(links, learned))
 
     @step
     def local_update(self, clients: Clients[KeptGls], down: Model) -> tuple[KeptGls, Up]:  # type: ignore[override]
@@ -153,12 +157,14 @@ class FedGls(FedAvg):
             moments = [map_tree(torch.zeros_like, kept) for kept in moments]
         theta_moments, phi_moments, omega_moments = moments
 
-        links = _unpacked(state.links, graph)
-        if bool(graph.graphless.any()):
-            contrast = partial(self.contrast, graph, theta, phi, task=task, links=links)
+        edgeless, links, weights, completed = Edgeless.of(graph), state.links, state.weights, graph
+        if edgeless.nodes.numel():
+            contrast = partial(self.contrast, edgeless, theta, phi, task=task, links=edgeless.unpacked(links))
             omega, omega_moments = self._descend(contrast, omega, omega_moments, graph.graphless, self.learner_lr)
-            links = self.links(graph, omega, task)
-        completed = self.completed(graph, omega, task, links)
+            with torch.no_grad():
+                learned = self.learn(edgeless, omega, task)
+            links, weights = edgeless.packed(*learned)
+            completed = edgeless.completed(graph, learned[1])
 
         loss, everyone = torch.zeros(len(clients.ids)), torch.ones_like(graph.graphless)
         for epoch in range(self.training.local_epochs):
@@ -175,23 +181,24 @@ class FedGls(FedAvg):
             phi, phi_moments = self._descend(distil, phi, phi_moments, everyone, self.training.lr)
         params = theta | _prefixed(ENCODER, phi) | _prefixed(LEARNER, omega)
         sent = {name: params[name] for name in down.params}
-        kept = KeptGls(clients.ids, params, theta_moments, phi_moments, omega_moments, _packed(links, graph))
+        kept = KeptGls(clients.ids, params, theta_moments, phi_moments, omega_moments, links, weights)
         return kept, Up(clients.ids, sent, self.weight(clients), loss)  # type: ignore[arg-type]
 
-    def contrast(self, graph: GraphBatch, theta: Tree, phi: Tree, omega: Tree, task: Task, links: Links) -> Tensor:
+    def contrast(self, edgeless: Edgeless, theta: Tree, phi: Tree, omega: Tree, task: Task, links: Links) -> Tensor:
         """Equations (8) and (9), [K], differentiable in omega; zero for a client with edges."""
-        edgeless = Edgeless.of(graph)
-        z_NH = self.embed(edgeless.x, theta, self.adjacency(edgeless, omega, task, links))
+        learner, x = self.learner(task), edgeless.x
+        z_NH = self.embed(x, theta, learner.process(learner.generate(omega, x, x.segments), links))
         with torch.no_grad():
-            h_NH = self.encoder(task).embed(phi, graph)[edgeless.nodes]
-        return contrastive_loss(z_NH, h_NH, edgeless.x.segments, self.temperature)
+            h_NH = self.embed(x, phi)
+        return contrastive_loss(z_NH, h_NH, x.segments, self.temperature)
 
-    def embed(self, x: Features, theta: Tree, adjacency: LearnedGraph) -> Tensor:
-        """Equation (6), Z [N, H], differentiable in the weights of S: the backbone's `embed` takes S as a constant."""
+    def embed(self, x: Features, params: Tree, adjacency: LearnedGraph | None = None) -> Tensor:
+        """Z of equation (6) on S, differentiable in its weights, or without S the H of (7); [N, H], without dropout."""
         h: Tensor | Features = x
         for index in range(1, self.model.layers + 1):
-            out = adjacency.times(project(h, theta[f"layer{index}.weight"], x.segments))
-            h = activate(out, theta[f"layer{index}.bias"], x.segments, relu=index < self.model.layers)
+            out = project(h, params[f"layer{index}.weight"], x.segments)
+            out = out if adjacency is None else adjacency.times(out)
+            h = activate(out, params[f"layer{index}.bias"], x.segments, relu=index < self.model.layers)
         assert isinstance(h, Tensor)
         return h
 
@@ -204,29 +211,12 @@ class FedGls(FedAvg):
         divergence_N = F.kl_div(student_NC, teacher_NC, reduction="none", log_target=True).sum(1)
         return divergence_N.new_zeros(segments.clients).index_add(0, segments.client, divergence_N)
 
-    def links(self, graph: GraphBatch, omega: Tree, task: Task) -> Links:
-        """The neighbours g chooses (16), in the flat positions of the graphless clients' nodes among themselves."""
-        edgeless, learner = Edgeless.of(graph), self.learner(task)
-        return learner.links(learner.generate(omega, edgeless.x, edgeless.x.segments).detach(), edgeless.x.segments)
-
-    def adjacency(self, edgeless: Edgeless, omega: Tree, task: Task, links: Links) -> LearnedGraph:
-        """S of equation (5) from chosen links, differentiable in omega."""
-        learner = self.learner(task)
-        return learner.process(learner.generate(omega, edgeless.x, edgeless.x.segments), links)
-
-    def completed(self, graph: GraphBatch, omega: Tree, task: Task, links: Links | None = None) -> GraphBatch:
-        """The batch in which graphless clients propagate with S, everybody else with its edges."""
-        if not bool(graph.graphless.any()):
-            return graph
-        edgeless = Edgeless.of(graph)
-        with torch.no_grad():
-            learned = self.adjacency(edgeless, omega, task, links or self.links(graph, omega, task))
-        base = graph.gcn_operator
-        theirs = ~graph.graphless[graph.segments.client[base.row]]
-        row = torch.cat([base.row[theirs], edgeless.nodes[learned.row]])
-        col = torch.cat([base.col[theirs].long(), edgeless.nodes[learned.col]])
-        val = torch.cat([base.val[theirs], learned.weight])
-        return graph.propagating_with(SparseMatrix.from_coo(row, col, val, (graph.num_nodes, graph.num_nodes)))
+    def learn(self, edgeless: Edgeless, omega: Tree, task: Task) -> tuple[Links, LearnedGraph]:
+        """Equation (5): the neighbours g chooses, in positions among the graphless clients' nodes, and S."""
+        learner, x = self.learner(task), edgeless.x
+        r_NF = learner.generate(omega, x, x.segments)
+        links = learner.links(r_NF, x.segments)
+        return links, learner.process(r_NF, links)
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
         """What predicting needs: theta and omega."""
@@ -234,18 +224,25 @@ class FedGls(FedAvg):
         return Model(clients.ids, {name: value for name, value in params.items() if not name.startswith(ENCODER)})
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
-        """Class scores [N, C] on the completed graphs."""
+        """Class scores [N, C]; those of graphless clients on S."""
         theta, _, omega = _parts(model.params)
-        return self.backbone(task).logits(theta, self.completed(graph, omega, task))
+        edgeless = Edgeless.of(graph)
+        if edgeless.nodes.numel():
+            graph = edgeless.completed(graph, self.learn(edgeless, omega, task)[1])
+        return self.backbone(task).logits(theta, graph)
 
     @step
     def evaluate(self, clients: Clients[KeptGls], deployed: Message) -> tuple[KeptGls, Scores]:  # type: ignore[override]
-        """What `predict` finds, without searching for the links again."""
-        graph, state, task = clients.graph, clients.state, clients.task
-        theta, _, omega = _parts(self.assemble(clients, deployed).params)  # type: ignore[arg-type]
+        """What `predict` finds, on the S that was kept."""
+        graph, state = clients.graph, clients.state
+        theta, _, _ = _parts(self.assemble(clients, deployed).params)  # type: ignore[arg-type]
+        edgeless, completed = Edgeless.of(graph), graph
+        if edgeless.nodes.numel():
+            pairs = edgeless.unpacked(state.links).with_loops().both_ways
+            learned = LearnedGraph(pairs.row, pairs.col.long(), pairs.rowptr, state.weights.values)
+            completed = edgeless.completed(graph, learned)
         with torch.no_grad():
-            completed = self.completed(graph, omega, task, _unpacked(state.links, graph))
-            return state, score(graph, self.backbone(task).logits(theta, completed))
+            return state, score(graph, self.backbone(clients.task).logits(theta, completed))
 
     def _descend(
         self, loss: Callable[[Tree], Tensor], params: Tree, moments: Moments, active: Tensor, lr: float
@@ -272,21 +269,28 @@ class Edgeless:
         segments = segments_of(graph.segments.client[nodes], len(graph.ids))
         return Edgeless(nodes, graph.x.take(nodes, segments))
 
+    def packed(self, links: Links, learned: LearnedGraph) -> tuple[Rows, Rows]:
+        """A graph as its client counts: links, and the weights of S."""
+        segments = self.x.segments
+        owner = segments.client[links.node]
+        first = segments.ptr[owner]
+        pairs = torch.stack([links.node - first, links.neighbour - first], 1)
+        entries = segments_of(segments.client[learned.row], segments.clients)
+        return Rows(pairs, segments_of(owner, segments.clients).ptr), Rows(learned.weight, entries.ptr)
 
-def _packed(links: Links, graph: GraphBatch) -> Rows:
-    """Links as a client counts them."""
-    segments = Edgeless.of(graph).x.segments
-    owner = segments.client[links.node]
-    first = segments.ptr[owner]
-    pairs = torch.stack([links.node - first, links.neighbour - first], 1)
-    return Rows(pairs, segments_of(owner, len(graph.ids)).ptr)
+    def unpacked(self, links: Rows) -> Links:
+        """Links in positions among the nodes of all graphless clients."""
+        first = torch.repeat_interleave(self.x.segments.ptr[:-1], links.ptr.diff())
+        return Links(links.values[:, 0] + first, links.values[:, 1] + first, self.x.segments.total)
 
-
-def _unpacked(rows: Rows, graph: GraphBatch) -> Links:
-    """Back to flat positions among the nodes of graphless clients."""
-    segments = Edgeless.of(graph).x.segments
-    first = torch.repeat_interleave(segments.ptr[:-1], rows.ptr.diff())
-    return Links(rows.values[:, 0] + first, rows.values[:, 1] + first, segments.total)
+    def completed(self, graph: GraphBatch, learned: LearnedGraph) -> GraphBatch:
+        """The batch in which graphless clients propagate with S, everybody else with its edges."""
+        base = graph.gcn_operator
+        theirs = ~graph.graphless[graph.segments.client[base.row]]
+        row = torch.cat([base.row[theirs], self.nodes[learned.row]])
+        col = torch.cat([base.col[theirs].long(), self.nodes[learned.col]])
+        val = torch.cat([base.val[theirs], learned.weight])
+        return graph.propagating_with(SparseMatrix.from_coo(row, col, val, (graph.num_nodes, graph.num_nodes)))
 
 
 def _prefixed(prefix: str, tree: Tree) -> Tree:

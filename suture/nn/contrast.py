@@ -48,12 +48,14 @@ class _Contrast(torch.autograd.Function):
                 to_h, to_z = (own @ h.T).div_(temperature), (own @ z.T).div_(temperature)
                 positive = to_h[place, rows].clone()
                 to_h[place, rows] = to_z[place, rows] = -torch.inf
-                total = torch.logaddexp(to_h.logsumexp(1), to_z.logsumexp(1))
-                loss_K[client] += (total - positive).sum() / size
-                share_h, share_z = (score.sub_(total.unsqueeze(1)).exp_() for score in (to_h, to_z))
-                scale = 1 / (temperature * size)
-                grad[rows] += (share_h @ h + share_z @ z - h[rows]) * scale
-                grad += share_z.T @ own * scale
+                top = torch.maximum(to_h.amax(1), to_z.amax(1))
+                share_h, share_z = (score.sub_(top.unsqueeze(1)).exp_() for score in (to_h, to_z))
+                total = share_h.sum(1) + share_z.sum(1)
+                loss_K[client] += (total.log() + top - positive).sum() / size
+                # The shares are divided by their total last, where there are fewer numbers.
+                part = (total * temperature * size).reciprocal().unsqueeze(1)
+                grad[rows] += (share_h @ h + share_z @ z) * part - h[rows] / (temperature * size)
+                grad += share_z.T @ (own * part)
         ctx.save_for_backward(grad_NH)
         ctx.segments = segments
         return loss_K

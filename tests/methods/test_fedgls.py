@@ -19,7 +19,7 @@ from suture.kernels import Segments
 from suture.message import Message, Model, Nothing
 from suture.method import Clients, Task, score
 from suture.methods.fedavg import FedAvg
-from suture.methods.fedgls import Edgeless, FedGls, KeptGls, _packed, _parts, _unpacked
+from suture.methods.fedgls import Edgeless, FedGls, KeptGls, _parts
 from suture.settings import ModelSettings, SplitSettings, TrainingSettings
 from suture.streams import Streams
 from suture.tree import Tree, tile
@@ -183,7 +183,8 @@ def test_a_learner_that_stands_still_keeps_the_graph_of_raw_features(world: Worl
     """With a rate of zero, theta is what FedAvg makes of the weighted graph of nearest neighbours."""
     method = gls(learner_lr=0.0)
     omega = tile(_parts(method.initial_params(world.task))[2], 4)
-    completed = method.completed(world.clients, omega, world.task)
+    edgeless = Edgeless.of(world.clients)
+    completed = edgeless.completed(world.clients, method.learn(edgeless, omega, world.task)[1])
     plain = FedAvg(model=method.model, training=method.training)
     expected = run_to_end(plain, completed, world.task)
     found = run_to_end(method, world.clients, world.task)
@@ -201,13 +202,14 @@ def ingredients(method: FedGls, world: World) -> tuple[Tree, Tree, Tree]:
 
 def test_embedding_with_a_gradient_is_that_of_the_backbone(world: World) -> None:
     method = gls()
-    theta, _, omega = ingredients(method, world)
+    theta, phi, omega = ingredients(method, world)
     edgeless = Edgeless.of(world.clients)
-    links = method.links(world.clients, omega, world.task)
-    found = method.embed(edgeless.x, theta, method.adjacency(edgeless, omega, world.task, links))
-    completed = method.completed(world.clients, omega, world.task)
+    learned = method.learn(edgeless, omega, world.task)[1]
+    completed = edgeless.completed(world.clients, learned)
     expected = method.backbone(world.task).embed(theta, completed)
-    torch.testing.assert_close(found, expected[edgeless.nodes])
+    torch.testing.assert_close(method.embed(edgeless.x, theta, learned), expected[edgeless.nodes])
+    features_only = method.encoder(world.task).embed(phi, world.clients)
+    torch.testing.assert_close(method.embed(edgeless.x, phi), features_only[edgeless.nodes])
     own = ~world.clients.graphless[world.clients.segments.client]
     untouched = method.backbone(world.task).embed(theta, world.clients)
     torch.testing.assert_close(expected[own], untouched[own])
@@ -221,9 +223,10 @@ def test_every_loss_term_has_a_gradient(world: World) -> None:
     for part in (theta, phi, omega):
         for value in part.values():
             value.requires_grad_()
-    links = method.links(world.clients, omega, world.task)
+    edgeless = Edgeless.of(world.clients)
+    links = method.learn(edgeless, omega, world.task)[0]
     terms: list[tuple[Tensor, Tree]] = [
-        (method.contrast(world.clients, theta, phi, omega, world.task, links), omega),
+        (method.contrast(edgeless, theta, phi, omega, world.task, links), omega),
         (method.distillation(world.clients, theta, phi, world.task, Streams.of(0, world.clients.ids)), phi),
     ]
     for loss, own in terms:
@@ -245,13 +248,14 @@ def test_contrastive_steps_bring_the_two_embeddings_together(world: World) -> No
     moments = FedGls.init_clients(
         method, Clients(world.clients, Nothing(world.clients.ids), Streams.of(0, world.clients.ids), world.task)
     ).learner_moments
-    links = method.links(world.clients, omega, world.task)
-    first = method.contrast(world.clients, theta, phi, omega, world.task, links)
+    edgeless = Edgeless.of(world.clients)
+    links = method.learn(edgeless, omega, world.task)[0]
+    first = method.contrast(edgeless, theta, phi, omega, world.task, links)
     for _ in range(20):
         omega, moments = method._descend(
-            lambda leaf: method.contrast(world.clients, theta, phi, leaf, world.task, links), omega, moments, everyone, 0.02
+            lambda leaf: method.contrast(edgeless, theta, phi, leaf, world.task, links), omega, moments, everyone, 0.02
         )
-    last = method.contrast(world.clients, theta, phi, omega, world.task, links)
+    last = method.contrast(edgeless, theta, phi, omega, world.task, links)
     assert bool((last < first)[everyone].all())
 
 
@@ -300,12 +304,14 @@ def test_tests_use_the_kept_links_and_find_what_predict_finds(world: World) -> N
 def test_kept_links_survive_being_counted_by_their_client(world: World) -> None:
     method = gls(neighbours=3)
     omega = ingredients(method, world)[2]
-    links = method.links(world.clients, omega, world.task)
-    kept = _packed(links, world.clients)
+    edgeless = Edgeless.of(world.clients)
+    links, learned = method.learn(edgeless, omega, world.task)
+    kept, weights = edgeless.packed(links, learned)
+    assert weights.ptr.diff().tolist() == [0, 35 * 2 * 4, 0, 10 * 2 * 4]
     assert kept.ptr.diff().tolist() == [0, 35 * 3, 0, 10 * 3]
     assert int(kept.values.min()) == 0
     assert int(kept.values[kept.ptr[3] :].max()) == 9
-    again = _unpacked(kept, world.clients)
+    again = edgeless.unpacked(kept)
     assert torch.equal(again.node, links.node)
     assert torch.equal(again.neighbour, links.neighbour)
 
