@@ -76,7 +76,8 @@ def neighbours(h_NH: Tensor, k: int, segments: Segments, similarity: Similarity 
                 continue
             large = index == "approximate" or (index == "auto" and size >= APPROXIMATE_FROM)
             search = approximate if large else exact
-            near_Nk = search(h_NH[first:last].detach(), min(k, size - 1), similarity)
+            # In the order of nodes, because that of similarities hangs on their last digit.
+            near_Nk = search(h_NH[first:last].detach(), min(k, size - 1), similarity).sort(1).values
             node = torch.arange(first, last, device=h_NH.device).repeat_interleave(near_Nk.shape[1])
             real = near_Nk.flatten() >= 0
             found.append(node[real])
