@@ -21,6 +21,8 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 - MLP-D starts as the identity and has no activation: a ReLU would cut half of every code away.
 - Equation (7) divides by degrees of A, which is not symmetric, and leaves negative weights; we cut negative similarities
   off and divide by the degrees of the symmetric matrix that is normalised, as SLAPS does.
+- The classifier of equation (4) is linear in [local || global], nothing between. While training, some nodes lose one of the
+  two (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
 - A* has self-loops already, so the GCN of equation (8) adds none and normalises nothing again.
 - Q > 1: Algorithm 1 overwrites the gradient of Z_i in each epoch, so the last one's is sent; `returned` has others.
 - Algorithm 1 adds up clients' gradients of Z; we weight them by |V_i| / |V|, as in the objective (9).
@@ -152,13 +154,13 @@ class FedGgr(Method[Server, Kept]):
     """p, numbers a node's features are compressed to."""
     alignment: Literal["averaged", "shared", "none"] = "averaged"
     """Auto-encoders are averaged after every pretraining round, or only start alike, or not even that."""
-    pretrain_rounds: int = 20
+    pretrain_rounds: int = 10
     """Rounds of pretraining; without averaging their epochs are simply added up."""
     pretrain_epochs: int = 5
     """Epochs of each of these rounds."""
     pretrain_lr: float = 0.003
     """Learning rate of the auto-encoders."""
-    pretrain_hidden: int = 256
+    pretrain_hidden: int = 128
     """Hidden width of encoder and decoder."""
     generator: Generator = "mlp-d"
     """What is learned about codes before they are compared."""
@@ -174,6 +176,8 @@ class FedGgr(Method[Server, Kept]):
     """How they are searched: exact, approximate (faiss), or by the number of nodes."""
     fusion_dropout: float = 0.0
     """Dropped share of [local || global] embeddings while training."""
+    branch_dropout: float = 0.5
+    """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
     server_lr: float = 0.0
     """Learning rate of the server; 0: that of the clients."""
     returned: Literal["last", "first", "mean"] = "last"
@@ -189,6 +193,8 @@ class FedGgr(Method[Server, Kept]):
                 raise ConfigError(f"fedggr.{key} must be >= 0, got {getattr(self, key)}")
         if not 0 <= self.fusion_dropout < 1:
             raise ConfigError(f"fedggr.fusion_dropout must be in [0, 1), got {self.fusion_dropout}")
+        if not 0 <= self.branch_dropout <= 1:
+            raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
         kinds = get_type_hints(FedGgr)
         for key in ("alignment", "generator", "between", "similarity", "edges", "index", "returned"):
             if getattr(self, key) not in get_args(kinds[key]):
@@ -431,14 +437,24 @@ class FedGgr(Method[Server, Kept]):
         if self.gsl and z_grad_NG is not None:
             add = partial(_add_rows, z_grad_NG, nodes, local.shape[1])
             fused.register_hook(add)  # type: ignore[no-untyped-call]
-        scores = self.classify(params, fused, batch.view.segments, batch.rng.fork("fusion"))
+            fused = self.hide_branches(fused, batch.view.segments, batch.rng.fork("branches"))
+        fused = dropout(fused, batch.rng.fork("fusion"), self.fusion_dropout, batch.view.segments)
+        scores = self.classify(params, fused, batch.view.segments)
         loss = torch.nn.functional.cross_entropy(scores, batch.graph.y[nodes], reduction="none")
         return client_mean(loss, batch.view.segments.client, len(batch.graph.ids))
 
-    def classify(self, params: Tree, fused: Tensor, segments: Segments, rng: Streams | None = None) -> Tensor:
+    def hide_branches(self, fused: Tensor, segments: Segments, rng: Streams) -> Tensor:
+        """Half of `branch_dropout` of the rows lose their local part, another half the global one."""
+        if self.branch_dropout == 0:
+            return fused
+        draw = rng.uniform(segments.ptr).to(fused.dtype)
+        local, shared = draw >= self.branch_dropout / 2, draw < 1 - self.branch_dropout / 2
+        width = self.widths[0]
+        return torch.cat([fused[:, :width] * local, fused[:, width:] * shared], 1)
+
+    def classify(self, params: Tree, fused: Tensor, segments: Segments) -> Tensor:
         """Equation (4) without its softmax."""
-        h = dropout(torch.relu(fused), rng, self.fusion_dropout, segments)
-        scores = segment_product(h, params[f"{HEAD}.weight"], segments)
+        scores = segment_product(fused, params[f"{HEAD}.weight"], segments)
         return activate(scores, params[f"{HEAD}.bias"], segments, relu=False)
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:

@@ -14,11 +14,12 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.errors import SutureError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.synthetic import contextual_block_model
+from suture.kernels import Segments
 from suture.method import Task
 from suture.methods.fedggr import GLOBAL, Down, FedGgr, everybodys
 from suture.nn.autoencoder import GraphAutoencoder
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import generator
+from suture.streams import Streams, generator
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def small(**fields: Any) -> FedGgr:
         **{"rounds": 3, "local_epochs": 1, "lr": 0.05, "weighting": "nodes", **fields.pop("training", {})}
     )
     model = ModelSettings(hidden=8, dropout=fields.pop("dropout", 0.0), kind=fields.pop("kind", "gcn"), heads=2)
-    few = {"code_width": 6, "k": 4, "pretrain_rounds": 2, "pretrain_epochs": 2, "pretrain_hidden": 12}
+    few = {"branch_dropout": 0.0, "code_width": 6, "k": 4, "pretrain_rounds": 2, "pretrain_epochs": 2, "pretrain_hidden": 12}
     return FedGgr(model=model, training=training, **(few | fields))
 
 
@@ -74,7 +75,7 @@ def test_split_learning_is_exact(world: World) -> None:
         z = torch.relu(learned @ (e @ w["gcn1.weight"]) + w["gcn1.bias"])
         z = learned @ (z @ w["gcn2.weight"]) + w["gcn2.bias"]
         local = a @ torch.relu(a @ (x @ w["layer1.weight"]) + w["layer1.bias"]) @ w["layer2.weight"] + w["layer2.bias"]
-        return torch.relu(torch.cat([local, z], 1)) @ w["fusion.weight"] + w["fusion.bias"]
+        return torch.cat([local, z], 1) @ w["fusion.weight"] + w["fusion.bias"]
 
     for _ in range(4):
         adam.zero_grad()
@@ -226,6 +227,21 @@ def test_each_client_gets_the_rows_of_its_own_nodes(world: World) -> None:
     assert down.longest == max(sizes.values())
 
 
+def test_branches_are_hidden_in_turn(world: World) -> None:
+    """A third of the rows loses its local part, another third the global one, and nobody both."""
+    method = small(branch_dropout=2 / 3)
+    segments = Segments(torch.tensor([0, 2000, 3000]))
+    rng = Streams.of(0, ("a", "b"), "test")
+    seen = method.hide_branches(torch.ones(3000, 16), segments, rng)
+    local, shared = seen[:, :8], seen[:, 8:]
+    assert bool((local == local[:, :1]).all())
+    assert bool((shared == shared[:, :1]).all())
+    for client in (slice(0, 2000), slice(2000, 3000)):
+        assert abs(float(local[client].mean()) - 2 / 3) < 0.05
+        assert abs(float(shared[client].mean()) - 2 / 3) < 0.05
+    assert bool((local[:, 0] + shared[:, 0] >= 1).all())
+
+
 def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
     method = small(training={"rounds": 1})
     cohort = EmbeddedCohort.start(method, world.clients, world.task)
@@ -240,7 +256,7 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"k": 0}, {"refresh": 0}, {"server_lr": -1.0}, {"alignment": "avg"}, {"returned": "sum"}, {"fusion_dropout": 1.0}],
+    [{"k": 0}, {"refresh": 0}, {"server_lr": -1.0}, {"alignment": "avg"}, {"returned": "sum"}, {"branch_dropout": 1.5}],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SutureError, match=r"fedggr\."):
