@@ -4,7 +4,8 @@
         --methods local,fedavg,fedpub --store results.json [--paper paper_results.csv --paper-name fedpub] [--data-root DIR]
 
 Every finished run goes into the store at once, and runs that are there already are not repeated: the command can be
-stopped and started again, and a table grows as methods join.
+stopped and started again, and a table grows as methods join. `--variant` names runs made with other settings (`--set`), as
+the paper's `variant` column does; `--paper-setting` is the name of the protocol in the paper's file, if it differs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ settle()
 import suture  # noqa: E402
 from suture.storage import write_json  # noqa: E402
 
-Cell = tuple[str, str, int, str]
+Cell = tuple[str, str, str, int, str]
+"""Protocol, variant, dataset, clients, method."""
 
 
 def load_store(path: Path) -> list[dict[str, object]]:
@@ -31,7 +33,12 @@ def load_store(path: Path) -> list[dict[str, object]]:
 
 
 def cell_of(run: dict[str, object]) -> Cell:
-    return str(run["protocol"]), str(run["dataset"]), int(str(run["clients"])), str(run["method"])
+    variant = str(run.get("variant", ""))
+    return str(run["protocol"]), variant, str(run["dataset"]), int(str(run["clients"])), str(run["method"])
+
+
+def wanted_cell(options: argparse.Namespace, dataset: str, clients: int, method: str) -> Cell:
+    return options.protocol, options.variant, dataset, clients, method
 
 
 def run_missing(options: argparse.Namespace, runs: list[dict[str, object]]) -> None:
@@ -40,7 +47,7 @@ def run_missing(options: argparse.Namespace, runs: list[dict[str, object]]) -> N
             for seed in map(int, options.seeds.split(",")):
                 wanted = options.methods.split(",")
                 done = {(cell_of(run), run["seed"]) for run in runs}
-                missing = [m for m in wanted if ((options.protocol, dataset, clients, m), seed) not in done]
+                missing = [m for m in wanted if (wanted_cell(options, dataset, clients, m), seed) not in done]
                 if not missing:
                     continue
                 comparison = suture.compare(
@@ -52,7 +59,8 @@ def run_missing(options: argparse.Namespace, runs: list[dict[str, object]]) -> N
                     overrides=options.set,
                     options=suture.Options(data_root=options.data_root),
                 )
-                runs.extend(comparison.as_json())
+                label = {"variant": options.variant} if options.variant else {}
+                runs.extend({**run, **label} for run in comparison.as_json())
                 write_json(options.store, {"runs": runs})
                 for run in comparison.outcomes:
                     figures = f"{run.accuracy_client_mean:.4f} {run.accuracy_global or 0:.4f}"
@@ -65,9 +73,10 @@ def published(options: argparse.Namespace) -> dict[Cell, tuple[float, str]]:
     found: dict[Cell, tuple[float, str]] = {}
     with options.paper.open() as file:
         for row in csv.DictReader(file):
-            fits = row["paper"] == options.paper_name and row["table"] == options.paper_table and not row["variant"]
-            if fits and row["setting"] == options.protocol and row["clients"]:
-                key = (options.protocol, row["dataset"], int(row["clients"]), row["method"])
+            fits = row["paper"] == options.paper_name and row["table"] == options.paper_table
+            fits = fits and row["variant"] == options.variant
+            if fits and row["setting"] == (options.paper_setting or options.protocol) and row["clients"]:
+                key = wanted_cell(options, row["dataset"], int(row["clients"]), row["method"])
                 found[key] = (float(row["mean"]), row["std"])
     return found
 
@@ -87,7 +96,7 @@ def table(options: argparse.Namespace, runs: list[dict[str, object]]) -> str:
         for method in options.methods.split(","):
             row = []
             for size in sizes:
-                key = (options.protocol, dataset, size, method)
+                key = wanted_cell(options, dataset, size, method)
                 values = cells.get(key)
                 spread = statistics.stdev(values) if values and len(values) > 1 else 0.0
                 row.append(f"{100 * statistics.fmean(values):.2f} ± {100 * spread:.2f}" if values else "")
@@ -109,6 +118,8 @@ def main() -> None:
     parser.add_argument("--paper", type=Path, default=None)
     parser.add_argument("--paper-name", default="fedpub")
     parser.add_argument("--paper-table", default="Table 2")
+    parser.add_argument("--paper-setting", default="")
+    parser.add_argument("--variant", default="")
     parser.add_argument("--data-root", type=Path, default=None)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--only-print", action="store_true")

@@ -121,7 +121,7 @@ class Result:
             expanded = {name: value.expand(len(ids), *value.shape[1:]) for name, value in shared.params.items()}
             models = Model(ids, expanded)
         with torch.no_grad():
-            return method.predict(prepared.clients, models, prepared.task).argmax(1).cpu()
+            return method.predict(prepared.pieces_for(method), models, prepared.task).argmax(1).cpu()
 
 
 @dataclass(frozen=True)

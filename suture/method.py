@@ -127,6 +127,8 @@ class Method(ABC, Generic[V, S]):
     """One model serves everybody, so that it can be tested on the uncut graph."""
     sees_uncut_graph: ClassVar[bool] = False
     """Trains on the uncut graph as a single client: an upper bound, not a federated method."""
+    sees_hidden_edges: ClassVar[bool] = False
+    """Is shown the edges that graphless clients do not have: a reference, not an answer to their problem."""
     accepts_graphless: ClassVar[bool] = True
     """Whether a client without any edge can take part."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -53,8 +53,14 @@ class Prepared:
     data: Data
     cut: Cut
     clients: GraphBatch
+    with_hidden_edges: GraphBatch
+    """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
     uncut: GraphBatch
     task: Task
+
+    def pieces_for(self, method: Method[Any, Any]) -> GraphBatch:
+        """The clients' graphs as a method is shown them."""
+        return self.with_hidden_edges if method.sees_hidden_edges else self.clients
 
 
 @dataclass(frozen=True)
@@ -146,14 +152,18 @@ def prepare(
     parts = cut.partition
     place = torch.device(device)
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
+    shown = clients
+    if any(parts.graphless):
+        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids)).edge_index
+        shown = replace(clients, edge_index=edges)
     whole, outputs = uncut(data, cut.split.roles), num_classes(data)
     if protocol.task == "link":
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.
         outputs = protocol.model.hidden
-        clients = hide_links(clients, protocol.split, cut.seed)
+        clients, shown = (hide_links(graph, protocol.split, cut.seed) for graph in (clients, shown))
         whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
     task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link")
-    return Prepared(dataset, data, cut, clients.to(place), whole.to(place), task)
+    return Prepared(dataset, data, cut, clients.to(place), shown.to(place), whole.to(place), task)
 
 
 def automatic_chunk(method: Method[Any, Any], graph: GraphBatch, task: Task) -> int:
@@ -190,7 +200,7 @@ class _Runner:
             raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
         self.prepared, self.method, self.protocol, self.folder = prepared, method, protocol, folder
         self.ledger = RunLedger(folder.ledger if folder else None)
-        graph = prepared.uncut if method.sees_uncut_graph else prepared.clients
+        graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
         self.facts = facts_of(graph)
         if folder:
             folder.keep_facts([facts.as_json() for facts in self.facts])

@@ -260,12 +260,14 @@ def train_locally(
     settings: TrainingSettings,
     rng: Streams,
     frozen: frozenset[str] = frozenset(),
+    epochs: range | None = None,
 ) -> tuple[Tree, Moments, Tensor]:
     """`local_epochs` epochs from `start`: (new parameters, new moments, mean loss of the last epoch [K]).
 
     The arguments are left untouched. Parameters named in `frozen` get no gradient. With `settings.dp_sigma` above zero every
     step is one of DP-SGD; the objective is then given one example of each client at a time, and whatever else it adds to an
-    example's loss (a proximal term, say) is clipped with it.
+    example's loss (a proximal term, say) is clipped with it. `epochs` are
+    those of them to run, for a method that does something between two epochs.
     """
     clients, private = len(graph.ids), settings.dp_sigma > 0
     # Still one copy for all if the server sent everybody the same: the first step then reads less memory.
@@ -277,7 +279,7 @@ def train_locally(
     trained = [name for name in params if name not in frozen]
     loss_sum = torch.zeros(clients, device=graph.device)
     first_step = True
-    for epoch in range(settings.local_epochs):
+    for epoch in range(settings.local_epochs) if epochs is None else epochs:
         loss_sum, seen = torch.zeros(clients, device=graph.device), torch.zeros(clients, device=graph.device)
         for batch in batches(graph, settings, rng.fork("epoch", epoch)):
             for name in trained:

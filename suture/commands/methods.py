@@ -17,19 +17,24 @@ def show_methods(name: str | None) -> None:
     """All methods in a table, or one of them with its hyper-parameters."""
     screen = console.results()
     if name is None:
-        table = console.grid("method", "what it does", "paper")
+        table = console.grid("method", "what it does", "without edges", "paper")
         for method in METHODS.values():
-            table.add_row(method.name, method.summary, _paper(method) or "baseline")
+            table.add_row(method.name, method.summary, _graphless(method), _paper(method) or "baseline")
         screen.print(table)
-        screen.print("\nHyper-parameters of one of them: suture methods NAME")
+        screen.print("\nWithout edges: whether clients that have features only can take part.")
+        screen.print("Hyper-parameters of one of them: suture methods NAME")
         return
     method = method_class(name)
     screen.print(Text(f"{method.name}: {method.summary}", style="bold"))
     if _paper(method):
         screen.print(_paper(method))
     personal = "one model serves everybody" if method.one_model else "every client ends with its own model"
-    edges = "can take part" if method.accepts_graphless else "cannot take part"
-    screen.print(f"{personal}; clients without edges {edges}.".capitalize())
+    edges = {
+        "yes": "clients without edges can take part",
+        "no": "clients without edges cannot take part",
+        "shown them": "it is shown the edges that were hidden from clients",
+    }
+    screen.print(f"{personal}; {edges[_graphless(method)]}.".capitalize())
     screen.print()
     own, docs = own_fields(method), field_docs(method)
     fields = [field for field in dataclasses.fields(method) if field.name in own]
@@ -42,6 +47,13 @@ def show_methods(name: str | None) -> None:
         table.add_row(field.name, kind, str(field.default), docs.get(field.name, ""))
     screen.print(table)
     screen.print(f"\nSet one with: --set {name}.{fields[0].name}={fields[0].default}")
+
+
+def _graphless(method: type[Method[Any, Any]]) -> str:
+    """Whether graphless clients can take part, in a word."""
+    if method.sees_hidden_edges or method.sees_uncut_graph:
+        return "shown them"
+    return "yes" if method.accepts_graphless else "no"
 
 
 def _paper(method: type[Method[Any, Any]]) -> str:

@@ -7,7 +7,7 @@ cheaper layout of the first layer) is derived once, lazily, and kept with the ba
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, cast
 
@@ -181,6 +181,21 @@ class GraphBatch:
         return self.segments.ptr.diff()
 
     @cached_property
+    def graphless(self) -> Tensor:
+        """Which clients have features only, not a single edge, bool [K]."""
+        return torch.bincount(self.segments.client[self.edge_index[1]], minlength=len(self.ids)) == 0
+
+    @cached_property
+    def _completed(self) -> dict[Hashable, GraphBatch]:
+        return {}
+
+    def completed(self, key: Hashable, make: Callable[[GraphBatch], GraphBatch]) -> GraphBatch:
+        """`make(self)`, such as this batch with more edges: made once for each key, then kept with the batch."""
+        if key not in self._completed:
+            self._completed[key] = make(self)
+        return self._completed[key]
+
+    @cached_property
     def neighbours(self) -> SparseMatrix:
         """Row v lists the neighbours v hears from, with weight one."""
         source, target = self.edge_index
@@ -200,6 +215,12 @@ class GraphBatch:
         source, target = torch.cat([source, loops]), torch.cat([target, loops])
         scale = torch.bincount(target, minlength=self.num_nodes).float().rsqrt()
         return SparseMatrix.from_coo(target, source, scale[source] * scale[target], (self.num_nodes, self.num_nodes))
+
+    def propagating_with(self, operator: SparseMatrix) -> GraphBatch:
+        """A copy whose GCN layers propagate with another operator, such as that of a learned graph."""
+        copy = replace(self)
+        copy.__dict__["gcn_operator"] = operator  # where the cached property looks first
+        return copy
 
     @cached_property
     def mean_operator(self) -> SparseMatrix:

@@ -8,8 +8,14 @@ from typing import Any
 
 from suture.errors import unknown
 from suture.method import Method
+from suture.methods.fed_gnn import FedGnnReference
+from suture.methods.fed_gnnk import FedGnnk
+from suture.methods.fed_gnnmlp import FedGnnMlp
+from suture.methods.fed_mlp import FedMlp
 from suture.methods.fedavg import FedAvg
 from suture.methods.feddep import FedDep
+from suture.methods.fedggr import FedGgr
+from suture.methods.fedgls import FedGls
 from suture.methods.fedgnn import FedGnn
 from suture.methods.fedgraph import FedGraph
 from suture.methods.fedgsl import FedGsl
@@ -23,6 +29,7 @@ from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
 from suture.methods.globsage import GlobSage
 from suture.methods.local import Local
+from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.uncut import Global
@@ -30,24 +37,11 @@ from suture.methods.uncut import Global
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
     for method in (
-        Local,
-        Global,
-        FedAvg,
-        FedProx,
-        FedPer,
-        FedSage,
-        FedSagePlus,
-        LocSage,
-        LocSagePlus,
-        GlobSage,
-        FedPub,
-        Gcfl,
-        GcflPlus,
-        FedGnn,
-        FedProto,
-        FedDep,
-        FedGraph,
-        FedGsl,
+        *(Local, Global, FedAvg, FedProx, FedPer),
+        *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
+        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
+        *(FedDep, FedGraph, FedGsl),
+        *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )
 }
 

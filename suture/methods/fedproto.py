@@ -18,6 +18,9 @@ the product of its ends' embeddings, coordinate by coordinate: the score of a pa
 are its training edges and as many pairs drawn afresh. Only the client's own network predicts links: distances to prototypes
 are no inner product of the ends' outputs, by which pairs are scored.
 
+Models may differ from client to client as long as their embeddings have one width: on a client without edges the backbone
+is a perceptron (tests/methods/test_graphless.py), which is how FedGLS (Fu et al., TMLR) compares with FedProto.
+
 Privacy: the server learns how many training nodes of each class (or training edges) a client has, and where
 that is one, its embedding.
 """

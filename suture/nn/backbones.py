@@ -70,7 +70,7 @@ class Backbone(ABC):
 
     def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """Class scores [N, C], or [B, C] of a view's nodes."""
-        return self._classify(params, self.embed(params, graph, rng, view), (view or graph).segments)
+        return self.classify(params, self.embed(params, graph, rng, view), (view or graph).segments)
 
     def frozen_names(self) -> frozenset[str]:
         """Entries of the tree that no gradient reaches."""
@@ -89,7 +89,8 @@ class Backbone(ABC):
         kept, scale = layers.dropout_mask(rng.fork("layer", index), self.settings.dropout, segments, out.shape[1])
         return activate(out, bias, segments, kept=kept, scale=scale)
 
-    def _classify(self, params: Tree, h_NH: Tensor, segments: Segments) -> Tensor:
+    def classify(self, params: Tree, h_NH: Tensor, segments: Segments) -> Tensor:
+        """Class scores of embeddings: the head after a ReLU; without a head the embeddings themselves."""
         if not self.settings.head:
             return h_NH
         scores = segment_product(torch.relu(h_NH), params["head.weight"], segments)
@@ -137,7 +138,7 @@ class Sage(Backbone):
             h = self._finish(params[f"layer{index}.bias"], out, block.segments, rng, index)
         last, block = f"layer{len(batch.blocks)}", batch.blocks[-1]
         out = activate(self._sampled_layer(last, params, h, block), params[f"{last}.bias"], block.segments, relu=False)
-        return self._classify(params, out, block.segments)
+        return self.classify(params, out, block.segments)
 
     def _sampled_layer(self, name: str, params: Tree, h: Tensor | Features, block: Block) -> Tensor:
         own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]

@@ -223,3 +223,18 @@ def test_features_become_single_precision() -> None:
     dense = feature_matrix(torch.eye(3, dtype=torch.float64))
     assert isinstance(dense, Tensor)
     assert dense.dtype == torch.float32
+
+
+def test_another_operator_takes_the_place_of_the_one_of_the_edges() -> None:
+    batch = toy_batch()
+    other = SparseMatrix.from_coo(torch.tensor([0]), torch.tensor([1]), torch.tensor([2.0]), (batch.num_nodes,) * 2)
+    before = batch.gcn_operator
+    assert batch.propagating_with(other).gcn_operator is other
+    assert batch.gcn_operator is before
+
+
+def test_what_completes_a_batch_is_made_once_for_each_key() -> None:
+    batch, made = toy_batch(), []
+    for key in ("a", "b", "a"):
+        batch.completed(key, lambda graph, key=key: made.append(key) or graph)
+    assert made == ["a", "b"]

@@ -30,6 +30,13 @@ class World:
     def graph_for(self, method: Method[Any, Any]) -> GraphBatch:
         return self.whole if method.sees_uncut_graph else self.clients
 
+    def without_edges(self, *names: str) -> World:
+        """The same world, in which these clients are graphless."""
+        graph = self.clients
+        hidden = torch.tensor([name in names for name in graph.ids])
+        seen = ~hidden[graph.segments.client[graph.edge_index[0]]]
+        return dataclasses.replace(self, clients=dataclasses.replace(graph, edge_index=graph.edge_index[:, seen]))
+
 
 def small_world(seed: int = 0) -> World:
     data = contextual_block_model(nodes=120, classes=3, features=40, degree=5.0, communities=2, seed=seed)

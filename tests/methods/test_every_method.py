@@ -51,6 +51,20 @@ def test_the_order_of_clients_does_not_matter(name: str, world: World) -> None:
 
 
 @EVERY_METHOD
+def test_graphless_clients_can_take_part(name: str, world: World) -> None:
+    """Separable and in any order, whatever a graphless client keeps instead of edges."""
+    method = small(METHODS[name])
+    if not method.accepts_graphless:
+        pytest.skip(f"{name} says that it needs everybody's edges; tests/methods/test_graphless.py tests the refusal")
+    graphless = world.without_edges("owner-birch", "owner-dogwood")
+    assert_separable(method, graphless)
+    shuffled = permuted(graphless, [2, 0, 3, 1])
+    first = run_to_end(method, graphless.graph_for(method), world.task)
+    assert_same(first, run_to_end(method, shuffled.graph_for(method), world.task))
+    assert all(bool(tensor.isfinite().all()) for tensor in first.scores.tensors().values())
+
+
+@EVERY_METHOD
 def test_resumes_after_any_iteration(name: str, world: World, tmp_path: Path) -> None:
     method = small(METHODS[name])
     graph = world.graph_for(method)

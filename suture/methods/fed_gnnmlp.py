@@ -1,0 +1,95 @@
+"""Fed-GNNMLP: clients with edges share a GNN, graphless clients share a perceptron. A baseline of FedGLS (Fu et al., TMLR).
+
+    0  every client tells whether it has edges: two groups
+    for t = 1..T
+      1  server sends each sampled client the model w_G of its group
+      2  client k: w_k <- E local epochs from w_G
+      3  for each group: w_G <- sum_{k in G} (n_k / n_G) w_k; a group nobody was heard of keeps its model
+
+On a client without edges every layer of the backbone is a layer of a perceptron, since a node then hears from itself alone
+(tested), so both groups run the same code.
+
+Privacy: beyond FedAvg, the server learns which clients have no edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from suture.message import Message, Model, Nothing
+from suture.method import Clients, Cohort, Phase, Task, step
+from suture.methods.fedavg import SERVER, FedAvg, Kept, Server
+from suture.tree import map_tree, mix, tile
+
+
+@dataclass(frozen=True)
+class Groups(Server):
+    """Row k belongs to client `ids[k]`; before line 0 there is one row for everybody to come.
+
+    Shapes: `params` [K, ...] of the client's group; `graphless` bool [K].
+    """
+
+    graphless: Tensor
+
+
+@dataclass(frozen=True)
+class Edges(Message):
+    """Client to server: whether it has no edge, bool [K]."""
+
+    graphless: Tensor
+
+
+@dataclass(frozen=True)
+class FedGnnMlp(FedAvg):
+    """FedAvg among clients with edges, and among those without."""
+
+    name: ClassVar[str] = "fed_gnnmlp"
+    summary: ClassVar[str] = "FedAvg in two groups: a GNN where there are edges, a perceptron where there are none"
+    paper: ClassVar[str] = "baseline of Fu et al., TMLR 2024"
+    one_model: ClassVar[bool] = False
+
+    def init_server(self, task: Task) -> Groups:
+        """The initial model; who will take part is not known yet."""
+        return Groups(SERVER, super().init_server(task).params, torch.zeros(1, dtype=torch.bool))
+
+    def plan(self) -> tuple[Phase[Server], ...]:
+        """Line 0, then the rounds."""
+        return (Phase("groups", self.form_groups), *super().plan())
+
+    def form_groups(self, server: Server, cohort: Cohort) -> Groups:
+        """Line 0."""
+        told = cohort.ask(self.tell_kind, Nothing(cohort.ids))
+        ids = tuple(sorted(told.ids))
+        return Groups(ids, tile(server.params, len(ids)), told.select(ids).graphless.cpu())
+
+    @step
+    def tell_kind(self, clients: Clients[Kept], message: Nothing) -> tuple[Kept, Edges]:
+        """Whether there is any edge."""
+        return clients.state, Edges(clients.ids, clients.graph.graphless)
+
+    def round(self, server: Groups, cohort: Cohort) -> Groups:  # type: ignore[override]
+        """Lines 1-3 of the box."""
+        cohort = cohort.sample(self.training.participation)
+        up = cohort.ask(self.local_update, self.deploy(server, cohort.ids))
+        cohort.report(loss=float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9)))
+        device = up.weight.device
+        heard = torch.tensor([server.ids.index(name) for name in up.ids])
+        weight_KH = (server.graphless.unsqueeze(1) == server.graphless[heard]) * up.weight.double().cpu()
+        fresh_K = weight_KH.sum(1) > 0
+        share_RH = weight_KH[fresh_K] / weight_KH[fresh_K].sum(1, keepdim=True)
+        means = mix(up.params, share_RH.to(device))
+        kept = map_tree(lambda value: value.to(device).clone(), server.params)
+        for name, value in means.items():
+            kept[name][fresh_K.to(device)] = value
+        return replace(server, params=kept)
+
+    def deploy(self, server: Server, ids: Sequence[str]) -> Model:
+        """Everybody's group's model."""
+        if server.ids == SERVER:
+            return Model(tuple(ids), tile(server.params, len(ids)))
+        return Model(server.ids, server.params).select(ids)

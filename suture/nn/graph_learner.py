@@ -1,0 +1,161 @@
+"""Graphs learned from node features: a generator, its nearest neighbours, and a processor that makes an adjacency of them.
+
+    R = generator(X)                        an encoder (below) that starts as the identity
+    S_ij = similarity(R_i, R_j)             for the k nearest j of each i, and for i itself
+    A = (P(S) + P(S)^T) / 2                 P: activation of the similarities
+    A* = D^-1/2 A D^-1/2                    D: degrees of A
+
+The choice of neighbours has no gradient; gradients reach the generator through the similarities that were kept (Fatemi et
+al., SLAPS, NeurIPS 2021). K clients learn K graphs at once; a server's graph over everybody's nodes is K = 1.
+
+Generators, of `layers` layers with `between` between them:
+- mlp: R W, full weights;
+- mlp-d: R diag(w), after SLAPS: a weight for each feature;
+- attentive: the same product with `between` also after the last layer (Liu et al., SUBLIME, WWW 2022; FedGLS equation 15).
+
+Legend: K clients, N nodes, F features, H width of what is propagated, M entries of the learned graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suture.errors import ConfigError, unknown
+from suture.graph.batch import Features
+from suture.kernels import Segments, SparseMatrix
+from suture.nn.layers import project
+from suture.nn.topk import Index, Links, Similarity, neighbours, row_products, similarities
+from suture.tree import Tree
+
+Generator = Literal["mlp", "mlp-d", "attentive"]
+Between = Literal["none", "relu", "tanh"]
+Edges = Literal["relu", "elu", "none"]
+
+STEEPNESS = 6.0
+"""Of the ELU, as in SLAPS: ELU(6 s - 6) + 1, which is exp(6 (s - 1)) up to s = 1."""
+SMALLEST_DEGREE = 1e-6
+
+
+@dataclass(frozen=True)
+class LearnedGraph:
+    """A weighted graph, each client's its own block: entries in both directions, in the order of a CSR matrix.
+
+    Shapes: row and col int64 [M], rowptr int32 [N + 1], weight [M], which carries the gradient. Weights are symmetric.
+    """
+
+    row: Tensor
+    col: Tensor
+    rowptr: Tensor
+    weight: Tensor
+
+    @cached_property
+    def matrix(self) -> SparseMatrix:
+        """The same as a constant."""
+        return SparseMatrix(self.rowptr, self.col.int(), self.weight.detach(), self.rowptr.numel() - 1)
+
+    def times(self, h_NH: Tensor) -> Tensor:
+        """A* h, differentiable in both."""
+        result: Tensor = _GraphProduct.apply(self, self.weight, h_NH)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _GraphProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, graph: LearnedGraph, weight: Tensor, h_NH: Tensor) -> Tensor:
+        ctx.graph = graph
+        ctx.save_for_backward(h_NH)
+        return graph.matrix.times(h_NH)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
+        grad, graph = grads[0].contiguous(), ctx.graph
+        (h_NH,) = ctx.saved_tensors
+        grad_weight = row_products(grad, h_NH, graph.row, graph.col) if ctx.needs_input_grad[1] else None
+        # The matrix is its own transpose.
+        return None, grad_weight, graph.matrix.times(grad) if ctx.needs_input_grad[2] else None
+
+
+@dataclass(frozen=True)
+class GraphLearner:
+    """Settings and pure functions, like a backbone: `init` makes one generator [1, ...], the rest runs K of them."""
+
+    width: int
+    """F, of the features."""
+    k: int
+    """Neighbours each node chooses, besides itself."""
+    generator: Generator = "mlp-d"
+    """The encoder whose outputs are compared."""
+    similarity: Similarity = "cosine"
+    """How outputs are compared."""
+    edges: Edges = "relu"
+    """P, which makes weights of similarities; none leaves negative ones."""
+    between: Between = "relu"
+    """Activation inside the generator."""
+    layers: int = 2
+    """Layers of the generator."""
+    index: Index = "auto"
+    """How neighbours are searched."""
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or self.k < 1:
+            raise ConfigError(f"a graph learner needs layers >= 1 and k >= 1, got layers={self.layers}, k={self.k}")
+        choices = {"generator": Generator, "similarity": Similarity, "edges": Edges, "between": Between, "index": Index}
+        for key, allowed in choices.items():
+            if getattr(self, key) not in get_args(allowed):
+                raise unknown(f"graph learner {key}", getattr(self, key), get_args(allowed))
+
+    def init(self) -> Tree:
+        """The identity: the first learned graph is that of the features' nearest neighbours."""
+        weight = torch.eye(self.width) if self.generator == "mlp" else torch.ones(self.width)
+        return {f"generator{layer}.weight": weight.unsqueeze(0).clone() for layer in range(1, self.layers + 1)}
+
+    def generate(self, params: Tree, x: Tensor | Features, segments: Segments) -> Tensor:
+        """R, [N, F]."""
+        r = x
+        for layer in range(1, self.layers + 1):
+            weight = params[f"generator{layer}.weight"]
+            r = project(r, weight, segments) if self.generator == "mlp" else _scaled(r, weight, segments)
+            if layer < self.layers or self.generator == "attentive":
+                r = self._activated(r)
+        return r if isinstance(r, Tensor) else r.dense()
+
+    def links(self, r_NF: Tensor, segments: Segments) -> Links:
+        """The k nearest of each node inside its client."""
+        return neighbours(r_NF, self.k, segments, self.similarity, self.index)
+
+    def process(self, r_NF: Tensor, links: Links) -> LearnedGraph:
+        """The adjacency A* of kept pairs."""
+        chosen = links.with_loops()
+        pairs = chosen.both_ways
+        weight = self._weights(similarities(r_NF, chosen, self.similarity))[pairs.val] / 2
+        row, col = pairs.row, pairs.col.long()
+        degree = weight.new_zeros(chosen.nodes).index_add(0, row, weight)
+        scale = degree.clamp_min(SMALLEST_DEGREE).rsqrt()
+        return LearnedGraph(row, col, pairs.rowptr, weight * scale[row] * scale[col])
+
+    def graph(self, params: Tree, x: Tensor | Features, segments: Segments) -> LearnedGraph:
+        """From features to the adjacency."""
+        r_NF = self.generate(params, x, segments)
+        return self.process(r_NF, self.links(r_NF, segments))
+
+    def _weights(self, similarity_M: Tensor) -> Tensor:
+        if self.edges == "elu":
+            return F.elu(STEEPNESS * similarity_M - STEEPNESS) + 1
+        return F.relu(similarity_M) if self.edges == "relu" else similarity_M
+
+    def _activated(self, r_NF: Tensor) -> Tensor:
+        if self.between == "none":
+            return r_NF
+        return torch.relu(r_NF) if self.between == "relu" else torch.tanh(r_NF)
+
+
+def _scaled(x: Tensor | Features, weight_KF: Tensor, segments: Segments) -> Tensor:
+    """Every client's features times its own weight, feature by feature."""
+    dense = x.dense() if isinstance(x, Features) else x
+    return dense * (weight_KF if weight_KF.shape[0] == 1 else weight_KF[segments.client])

@@ -1,0 +1,263 @@
+"""FedGGR against the same model trained in one process, and each of its parts by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from harness import World, run_to_end, small_world
+
+from suture.engines.embedded import EmbeddedCohort
+from suture.errors import SutureError
+from suture.graph.batch import GraphBatch, batch_of
+from suture.graph.synthetic import contextual_block_model
+from suture.kernels import Segments
+from suture.method import Task
+from suture.methods.fedggr import GLOBAL, Down, FedGgr, everybodys
+from suture.nn.autoencoder import GraphAutoencoder
+from suture.settings import ModelSettings, TrainingSettings
+from suture.streams import Streams, generator
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return small_world()
+
+
+def small(**fields: Any) -> FedGgr:
+    training = TrainingSettings(
+        **{"rounds": 3, "local_epochs": 1, "lr": 0.05, "weighting": "nodes", **fields.pop("training", {})}
+    )
+    model = ModelSettings(hidden=8, dropout=fields.pop("dropout", 0.0), kind=fields.pop("kind", "gcn"), heads=2)
+    few = {"branch_dropout": 0.0, "code_width": 6, "k": 4, "pretrain_rounds": 2, "pretrain_epochs": 2, "pretrain_hidden": 12}
+    return FedGgr(model=model, training=training, **(few | fields))
+
+
+def dense_gcn_operator(graph: GraphBatch) -> torch.Tensor:
+    a = torch.zeros(graph.num_nodes, graph.num_nodes)
+    a[graph.edge_index[1], graph.edge_index[0]] = 1
+    a += torch.eye(graph.num_nodes)
+    return a / torch.sqrt(a.sum(1, keepdim=True) * a.sum(1))
+
+
+def single_client(world: World) -> GraphBatch:
+    """Everybody's nodes as one client's."""
+    data = contextual_block_model(nodes=90, classes=3, features=40, degree=5.0, communities=2, seed=5)
+    roles = (torch.arange(90) % 3 + 1).to(torch.int8)
+    return batch_of(data, ["only"], [torch.arange(90)], [roles], [False])
+
+
+def test_split_learning_is_exact(world: World) -> None:
+    """One client, Q = 1: the same numbers as one model, one tape and one Adam in one process, on full matrices."""
+    graph, task = single_client(world), Task(features=40, classes=3, seed=3)
+    method = small(refresh=1, training={"weight_decay": 1e-3})
+    cohort = EmbeddedCohort.start(method, graph, task)
+    server = method.init_server(task)
+    for phase in method.plan()[:2]:
+        for _ in range(phase.times):
+            server = phase.body(server, cohort)
+    w = {name: value[0].clone().requires_grad_() for name, value in (server.params | server.own).items()}
+    adam = torch.optim.Adam(w.values(), lr=0.05, weight_decay=1e-3)
+    e, a, x, train = everybodys(server.codes), dense_gcn_operator(graph), graph.x.dense(), graph.role == 1
+
+    def scores() -> torch.Tensor:
+        unit = F.normalize(e * w["generator1.weight"] * w["generator2.weight"])
+        cosine = unit @ unit.T
+        nearest = (cosine - 9 * torch.eye(90)).detach().topk(4).indices
+        kept = torch.eye(90).scatter(1, nearest, 1.0)
+        weight = torch.relu(cosine) * kept
+        symmetric = (weight + weight.T) / 2
+        scale = symmetric.sum(1).rsqrt()
+        learned = scale[:, None] * symmetric * scale
+        z = torch.relu(learned @ (e @ w["gcn1.weight"]) + w["gcn1.bias"])
+        z = learned @ (z @ w["gcn2.weight"]) + w["gcn2.bias"]
+        local = a @ torch.relu(a @ (x @ w["layer1.weight"]) + w["layer1.bias"]) @ w["layer2.weight"] + w["layer2.bias"]
+        return torch.cat([local, z], 1) @ w["fusion.weight"] + w["fusion.bias"]
+
+    for _ in range(4):
+        adam.zero_grad()
+        F.cross_entropy(scores()[train], graph.y[train]).backward()
+        assert all(float(value.grad.abs().max()) > 0 for value in w.values() if value.grad is not None)
+        adam.step()
+        server = method.round(server, cohort)
+        for name, value in (server.params | server.own).items():
+            torch.testing.assert_close(value[0], w[name].detach(), rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+    server = dataclasses.replace(server, links=method.search(server))
+    model = cohort.peek(lambda clients: method.assemble(clients, method.deploy(server, clients.ids)))
+    torch.testing.assert_close(method.predict(graph, model, task), scores().detach(), rtol=1e-3, atol=1e-3)
+
+
+def test_the_gradient_of_z_is_that_of_every_clients_own_loss(world: World) -> None:
+    """Against finite differences of the clients' losses, for clients of different sizes."""
+    method = small()
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.init_server(world.task)
+    for phase in method.plan()[:2]:
+        for _ in range(phase.times):
+            server = phase.body(server, cohort)
+    server = dataclasses.replace(server, links=method.search(server))
+    z = method.global_embeddings(server, server.own).detach()
+    down = method.down(server, z, cohort.ids)
+    states = cohort.states()
+    up = cohort.ask(method.local_update, down)
+    graph = world.clients
+    for row in (0, 60, 115):
+        # Double precision would need double features, so the step is wide and the tolerance with it.
+        bumped = []
+        for sign in (1, -1):
+            cohort.restore(states, cohort.asked)
+            moved = down.z.values.clone()
+            moved[row, 2] += sign * 0.05
+            again = cohort.ask(method.local_update, dataclasses.replace(down, z=dataclasses.replace(down.z, values=moved)))
+            bumped.append(again.loss)
+        slope = (bumped[0] - bumped[1]) / 0.1
+        client = int(graph.segments.client[row])
+        torch.testing.assert_close(up.z_grad.values[row, 2], slope[client], rtol=0.05, atol=2e-4)
+        assert float(slope.abs().sum() - slope[client].abs()) < 1e-6
+    train = graph.role == 1
+    assert bool((up.z_grad.values[~train] == 0).all())
+    assert float(up.z_grad.values[train].abs().sum()) > 0
+
+
+@pytest.mark.parametrize("which", ["first", "last", "mean"])
+def test_which_epochs_gradient_returns(world: World, which: str) -> None:
+    """Q = 2: the first epoch's gradient is Q = 1's; the last one's is Q = 1's from where the first epoch ended."""
+
+    def once(method: FedGgr, params: Any, moments: Any) -> tuple[Any, Any]:
+        cohort = EmbeddedCohort.start(method, world.clients, world.task)
+        state = dataclasses.replace(cohort.states()[0], params=params, moments=moments)
+        cohort.restore([state], 0)
+        up = cohort.ask(method.local_update, Down(cohort.ids, params, z, 50))
+        return up, cohort.states()[0]
+
+    start = EmbeddedCohort.start(small(), world.clients, world.task).states()[0]
+    rows = torch.randn(120, 8, generator=torch.Generator().manual_seed(1))
+    z = dataclasses.replace(start.z, values=rows)
+    first, after = once(small(), start.params, start.moments)
+    second, _ = once(small(), after.params, after.moments)
+    both, _ = once(small(training={"local_epochs": 2}, returned=which), start.params, start.moments)
+    one, two = first.z_grad.values, second.z_grad.values
+    expected = {"first": one, "last": two, "mean": (one + two) / 2}[which]
+    torch.testing.assert_close(both.z_grad.values, expected, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(one, two, rtol=1e-2)
+
+
+def test_the_autoencoder_by_hand() -> None:
+    """Equations (1) and (2) on full matrices."""
+    graph = single_client(small_world())
+    network = GraphAutoencoder(40, 12, 6)
+    params = network.init(generator(0, "test"))
+    w = {name: value[0] for name, value in params.items()}
+    a, x = dense_gcn_operator(graph), graph.x.dense()
+    e = a @ torch.relu(a @ x @ w["encoder.layer1.weight"]) @ w["encoder.layer2.weight"]
+    torch.testing.assert_close(network.encode(params, graph), e, rtol=1e-4, atol=1e-5)
+    rebuilt = a @ torch.relu(a @ e @ w["decoder.layer1.weight"]) @ w["decoder.layer2.weight"]
+    torch.testing.assert_close(network.loss(params, graph, x), F.mse_loss(rebuilt, x)[None], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("alignment", ["averaged", "shared", "none"])
+def test_alignment(world: World, alignment: str) -> None:
+    """Only averaged encoders give two clients the same code for the same feature row."""
+    data = contextual_block_model(nodes=60, classes=3, features=40, degree=4.0, communities=2, seed=1)
+    roles = (torch.arange(60) % 3 + 1).to(torch.int8)
+    everyone, some = torch.arange(60), torch.arange(30)
+    # The third client pulls the average somewhere else; the first two have the same nodes.
+    graph = batch_of(data, ["a", "b", "c"], [everyone, everyone, some], [roles, roles, roles[:30]], [False] * 3)
+    method = small(alignment=alignment, training={"rounds": 1})
+    ending = run_to_end(method, graph, Task(features=40, classes=3, seed=0))
+    a, b, c = (ending.server.codes[name][0] for name in "abc")  # type: ignore[attr-defined]
+    if alignment == "none":
+        assert float((a - b).abs().max()) > 1e-2
+    else:
+        torch.testing.assert_close(a, b)
+    assert a.shape == (60, 6)
+    assert c.shape == (30, 6)
+    together = torch.cat([a, b, c])
+    torch.testing.assert_close(together.mean(0), torch.zeros(6), rtol=0, atol=1e-5)
+    torch.testing.assert_close(together.std(), torch.tensor(1.0), rtol=1e-3, atol=0)
+
+
+def test_neighbours_are_searched_every_refresh_rounds(world: World) -> None:
+    """In between the chosen pairs stay while their weights follow the generator."""
+    method = small(refresh=2, server_lr=0.5)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.init_server(world.task)
+    for phase in method.plan()[:2]:
+        for _ in range(phase.times):
+            server = phase.body(server, cohort)
+    seen, embeddings = [], []
+    for _ in range(4):
+        server = method.round(server, cohort)
+        seen.append(server.links)
+        embeddings.append(method.global_embeddings(server, server.own).detach())
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[2], seen[3])
+    assert not torch.equal(seen[1], seen[2])
+    assert not torch.allclose(embeddings[0], embeddings[1])
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat", "gprgnn", "sage", "mlp"])
+@pytest.mark.parametrize("gsl", [True, False])
+def test_every_backbone_with_and_without_the_servers_graph(world: World, kind: str, gsl: bool) -> None:
+    method = small(kind=kind, gsl=gsl, dropout=0.5, training={"rounds": 2})
+    ending = run_to_end(method, world.clients, world.task)
+    assert bool(ending.scores.loss.isfinite().all())  # type: ignore[attr-defined]
+    assert len(method.plan()) == (3 if gsl else 1)
+    start = method.initial_params(world.task)
+    assert start["fusion.weight"].shape == (1, 16 if gsl else 8, 3)
+    assert all(not torch.equal(value, start[name]) for name, value in ending.server.params.items())  # type: ignore[attr-defined]
+
+
+def test_each_client_gets_the_rows_of_its_own_nodes(world: World) -> None:
+    """In the order of names on the server, in the order of the question on the wire."""
+    method = small(training={"rounds": 1})
+    server = run_to_end(method, world.clients, world.task).server
+    total = sum(codes.shape[1] for codes in server.codes.values())  # type: ignore[attr-defined]
+    z = torch.arange(total).float().unsqueeze(1).expand(total, 8)
+    asked = ("owner-cedar", "owner-ash")
+    down = method.down(server, z, asked)  # type: ignore[arg-type]
+    sizes = dict(zip(world.clients.ids, world.clients.sizes.tolist(), strict=True))
+    first = {"owner-ash": 0, "owner-cedar": sizes["owner-ash"] + sizes["owner-birch"]}
+    for k, name in enumerate(asked):
+        rows = down.z.select([k]).values[:, 0]
+        torch.testing.assert_close(rows, torch.arange(sizes[name]).float() + first[name])
+    assert down.longest == max(sizes.values())
+
+
+def test_branches_are_hidden_in_turn(world: World) -> None:
+    """A third of the rows loses its local part, another third the global one, and nobody both."""
+    method = small(branch_dropout=2 / 3)
+    segments = Segments(torch.tensor([0, 2000, 3000]))
+    rng = Streams.of(0, ("a", "b"), "test")
+    seen = method.hide_branches(torch.ones(3000, 16), segments, rng)
+    local, shared = seen[:, :8], seen[:, 8:]
+    assert bool((local == local[:, :1]).all())
+    assert bool((shared == shared[:, :1]).all())
+    for client in (slice(0, 2000), slice(2000, 3000)):
+        assert abs(float(local[client].mean()) - 2 / 3) < 0.05
+        assert abs(float(shared[client].mean()) - 2 / 3) < 0.05
+    assert bool((local[:, 0] + shared[:, 0] >= 1).all())
+
+
+def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
+    method = small(training={"rounds": 1})
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    model = cohort.peek(lambda clients: method.assemble(clients, method.deploy(method.init_server(world.task), clients.ids)))
+    one = model.select(["owner-ash"])
+    one.params[GLOBAL].fill_(1e3)
+    blank = dataclasses.replace(one, params=one.params | {GLOBAL: torch.zeros_like(one.params[GLOBAL])})
+    with torch.no_grad():
+        scores, same = (method.predict(world.whole, m, world.task) for m in (one, blank))
+    torch.testing.assert_close(scores, same)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"k": 0}, {"refresh": 0}, {"server_lr": -1.0}, {"alignment": "avg"}, {"returned": "sum"}, {"branch_dropout": 1.5}],
+)
+def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SutureError, match=r"fedggr\."):
+        FedGgr(**wrong)
