@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from suture.message import Message, Model, Nothing
+from suture.message import Kind, Message, Model, Nothing
 from suture.method import Clients, Cohort, Phase, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server
 from suture.tree import map_tree, mix, tile
@@ -41,7 +41,7 @@ class Groups(Server):
 class Edges(Message):
     """Client to server: whether it has no edge, bool [K]."""
 
-    graphless: Tensor
+    graphless: Annotated[Tensor, Kind.COUNTS]
 
 
 @dataclass(frozen=True)

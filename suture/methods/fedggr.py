@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ from torch import Tensor
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
 from suture.kernels import Segments, activate, client_mean, segment_product
-from suture.message import Message, Model, Nothing, Record, Rows
+from suture.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.fedavg import SERVER
 from suture.nn.autoencoder import GraphAutoencoder
@@ -102,35 +102,35 @@ class Kept(Record):
 class Trained(Message):
     """Client to server: its auto-encoder, empty where it stays at home, and its number of nodes and loss [K]."""
 
-    autoencoder: Tree
-    weight: Tensor
-    loss: Tensor
+    autoencoder: Annotated[Tree, Kind.WEIGHTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)
 class Codes(Message):
     """Client to server: E_i of line 1."""
 
-    codes: Rows
+    codes: Annotated[Rows, Kind.EMBEDDINGS]
 
 
 @dataclass(frozen=True)
 class Down(Message):
     """Server to client: w, Z_i of line 3, and how many nodes the largest client has."""
 
-    params: Tree
-    z: Rows
-    longest: int
+    params: Annotated[Tree, Kind.WEIGHTS]
+    z: Annotated[Rows, Kind.EMBEDDINGS]
+    longest: Annotated[int, Kind.COUNTS]
 
 
 @dataclass(frozen=True)
 class Up(Message):
     """Client to server: w_i and the gradient of Z_i of line 4, the client's weight and training loss [K]."""
 
-    params: Tree
-    z_grad: Rows
-    weight: Tensor
-    loss: Tensor
+    params: Annotated[Tree, Kind.WEIGHTS]
+    z_grad: Annotated[Rows, Kind.GRADIENTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)
