@@ -27,7 +27,7 @@ from suture.settings import Protocol
 METHODS = {
     "fedavg": frozenset[str](),
     "fedprox": frozenset({"mu"}),
-    "fedpub": frozenset({"tau", "l1"}),
+    "fedpub": frozenset({"tau", "l1", "lambda2"}),
     "feddep": frozenset({"d_z"}),
 }
 WriteToml = Callable[[str], Path]
