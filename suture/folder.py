@@ -46,8 +46,8 @@ def environment() -> dict[str, object]:
 class RunFolder:
     """An open run folder."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, every_round: bool = False) -> None:
+        self.path, self.every_round = path, every_round
         self.saved = load_checkpoint(self._checkpoints)
         lengths = self.saved.progress if self.saved else {}
         self.metrics = LineFile(path / "metrics.jsonl", int(str(lengths.get("metrics_bytes", 0))))
@@ -70,7 +70,9 @@ class RunFolder:
         return self.path / "checkpoint"
 
     def checkpoint_due(self) -> bool:
-        """Whether enough time has passed for another checkpoint to be cheap."""
+        """Whether enough time has passed for another checkpoint to be cheap, or every round wants one."""
+        if self.every_round:
+            return True
         waited = time.perf_counter() - self._last
         return waited > max(MIN_SECONDS_BETWEEN_CHECKPOINTS, self._cost / CHECKPOINT_SHARE)
 

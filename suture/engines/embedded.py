@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from suture.graph.batch import GraphBatch
-from suture.message import Message, Nothing, Record, Scalar
-from suture.method import Clients, M, Method, R, S, Scores, Task
+from suture.message import Message, Model, Nothing, Record, Scalar
+from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
 from suture.streams import Streams, rank
 
 
@@ -156,6 +156,18 @@ class EmbeddedCohort(Generic[S]):
             _check(record, tuple(ids), step.__name__)
         chunk.state = chunk.state.replace_rows(state)
         return _through_bytes(reply) if shared.through_bytes else reply
+
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V) -> V:
+        """One iteration of a phase; here nobody can get lost on the way."""
+        return body(server, cast(Cohort, self))
+
+    def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
+        """The complete models of these clients, for the run to keep."""
+        method = self._shared.method
+        return self.peek(lambda clients: method.assemble(clients, deployed.select(clients.ids))).select(ids)
+
+    def committed(self) -> None:
+        """A checkpoint has been written; states live in it, so there is nothing to do."""
 
     def peek(self, look: Callable[[Clients[S]], R]) -> R:
         """What an experimenter, but no server, may see: `look` at the clients without asking them anything."""
