@@ -38,6 +38,8 @@ from suture.storage import make_folder, read_json, write_atomically, write_json
 DEFAULT_PROTOCOL = "fedpub-disjoint"
 DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
 IN_MEMORY = "in-memory"
+FEDERATION = "federation"
+"""In place of a dataset's name: the graph is in pieces, and its owners have them."""
 COMPARISON = "compare.json"
 RUN = "run.json"
 ASKED = {"dataset": str, "methods": list, "seeds": list, "own_module": bool, "threads": int, "chunk": int}
@@ -191,7 +193,7 @@ def plan(
     config: Path | None = None,
 ) -> Plan:
     """Resolve and check every name and value, without touching data or disk."""
-    if dataset != IN_MEMORY:
+    if dataset not in (IN_MEMORY, FEDERATION):
         datasets.about(dataset)
     classes = [method_class(name) for name in methods]
     fields = {name: own_fields(kind) for name, kind in METHODS.items()}

@@ -56,14 +56,17 @@ class RunFolder:
         self._cost = 0.0
 
     @staticmethod
-    def create(path: Path, asked: Mapping[str, object], config_toml: str, cut: Cut) -> RunFolder:
-        """Start a new run; what was asked is on disk before the first round."""
+    def create(
+        path: Path, asked: Mapping[str, object], config_toml: str, cut: Cut | None, *, every_round: bool = False
+    ) -> RunFolder:
+        """Start a new run; what was asked is on disk before the first round. No cut: owners have their own pieces."""
         make_folder(path)
         write_atomically(path / "config.toml", config_toml.encode())
-        save_manifest(cut, path / "manifest.json")
+        if cut is not None:
+            save_manifest(cut, path / "manifest.json")
         write_json(path / "environment.json", environment())
         write_json(path / "run.json", dict(asked))
-        return RunFolder(path)
+        return RunFolder(path, every_round=every_round)
 
     @property
     def _checkpoints(self) -> Path:

@@ -1,0 +1,101 @@
+"""NVIDIA FLARE as the transport: one coordinator, one warm process per owner, direct calls, mutual TLS.
+
+FLARE starts, in every party's job process, one installed class that the job names (`Coordinating` at the coordinator,
+`Answering` at an owner); jobs carry no code. All that passes through FLARE is the bytes of our own frames.
+Coordinator and owner are given their work by subclasses (`suture.federation.party`): engines know no methods.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+from nvflare.collab import collab
+
+from suture.engines.exchange import Json, Unreachable
+
+KIT = "SUTURE_KIT"
+"""Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
+TOPIC = "suture"
+SERVER = "server"
+
+
+def kit_folder() -> Path:
+    """This party's start-up kit."""
+    return Path(os.environ[KIT])
+
+
+class FlareTransport:
+    """Calls owners' published `answer`, one direct call each."""
+
+    def __init__(self, proxies: list[Any]) -> None:
+        self._proxies = {proxy.name: proxy for proxy in proxies}
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Every owner in this job, in the order of their names."""
+        return tuple(sorted(self._proxies))
+
+    def call(self, owner: str, request: bytes, timeout: float) -> bytes:
+        """One call; whatever goes wrong on the way, the owner did not answer."""
+        try:
+            reply = self._proxies[owner](timeout=timeout).answer(request)
+        except Exception as error:
+            raise Unreachable(f"no answer ({error})") from error
+        if not isinstance(reply, bytes):
+            raise Unreachable(f"its answer is {type(reply).__name__}, not bytes")
+        return reply
+
+
+class Coordinating(FLComponent):  # type: ignore[misc]
+    """The coordinator's job process."""
+
+    @collab.main  # type: ignore[untyped-decorator]
+    def main(self) -> None:
+        """FLARE calls this once all owners' processes are up."""
+        self.conduct(FlareTransport(list(collab.clients)))
+
+    @abstractmethod
+    def conduct(self, transport: FlareTransport) -> None:
+        """Carry out what was ordered."""
+
+    @abstractmethod
+    def command(self, wanted: dict[str, Json]) -> dict[str, Json]:
+        """Answer the operator while the job runs."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Listen to the operator from the start."""
+        if event_type == EventType.START_RUN:
+            fl_ctx.get_engine().register_app_command(TOPIC, self._on_command)
+
+    def _on_command(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Json]:
+        return self.command(data if isinstance(data, dict) else {})
+
+
+class Answering:
+    """An owner's job process."""
+
+    @collab.init  # type: ignore[untyped-decorator]
+    def begin(self) -> None:
+        """FLARE calls this before any request."""
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Load what is needed to answer."""
+
+    @abstractmethod
+    def respond(self, request: bytes) -> bytes:
+        """Answer one frame."""
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def answer(self, request: bytes) -> bytes:
+        """The one thing that can be called here, and by the coordinator only: owners never serve each other."""
+        if collab.caller != SERVER:
+            raise PermissionError("only the coordinator is answered")
+        return self.respond(request)
