@@ -55,6 +55,9 @@ class FlareTransport:
 class Coordinating(FLComponent):  # type: ignore[misc]
     """The coordinator's job process."""
 
+    take_home: Path
+    """What is put here can be downloaded by the operator after the job."""
+
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
@@ -72,6 +75,7 @@ class Coordinating(FLComponent):  # type: ignore[misc]
         """Listen to the operator from the start."""
         if event_type == EventType.START_RUN:
             fl_ctx.get_engine().register_app_command(TOPIC, self._on_command)
+            self.take_home = Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())) / TOPIC
 
     def _on_command(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Json]:
         return self.command(data if isinstance(data, dict) else {})

@@ -226,6 +226,10 @@ class Operator:
             return None
         return answer if isinstance(answer, dict) else None
 
+    def fetch(self, job: str, into: Path) -> Path:
+        """What the coordinator left for the operator after a job."""
+        return Path(str(self._do(lambda: self._session.download_job_result(job, str(into))))) / "workspace" / TOPIC
+
     def abort(self, job: str) -> None:
         """End a job at once."""
         self._do(lambda: self._session.abort_job(job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import torch
@@ -44,6 +45,8 @@ class Coordinator(Coordinating):
             except SutureError:
                 self.log_exception_of(order)
             self.finished[order.run] = conductor.status
+            skip = shutil.ignore_patterns("checkpoint")
+            shutil.copytree(conductor.path, self.take_home / order.run, ignore=skip, dirs_exist_ok=True)
             if self.stopping.is_set():
                 break
 
