@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -36,7 +37,7 @@ EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 COORDINATING = "suture.federation.party.Coordinator"
 ANSWERING = "suture.federation.party.Owner"
 ALLOWED = [CONTROLLER, EXECUTOR, COORDINATING, ANSWERING]
-RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
+RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "app_command")
 ABOUT = "about.json"
 OPERATOR = "operator@suture.local"
 
@@ -195,6 +196,10 @@ class Operator:
     def __init__(self, kit: Kit, timeout: float = 20.0) -> None:
         self.kit = kit
         try:
+            # FLARE's client complains about every failed attempt; the one sentence below is enough.
+            logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+            for noisy in ("sfm", "cellnet", "cell", "core_cell", "conn_manager", "sfm_conn"):
+                logging.getLogger(noisy).setLevel(logging.CRITICAL)
             with _silent():
                 self._session: Session = new_secure_session(OPERATOR, str(kit.path), timeout=timeout)
         except Exception as error:
@@ -208,6 +213,10 @@ class Operator:
     def connected(self) -> set[str]:
         """Owners that are connected to the coordinator now."""
         return {client.name for client in self._do(self._session.get_connected_client_list)}
+
+    def jobs(self) -> list[tuple[str, str]]:
+        """(id, state) of every job the coordinator knows."""
+        return [(str(job["job_id"]), str(job["status"])) for job in self._do(self._session.list_jobs)]
 
     def submit(self, folder: Path) -> str:
         """Hand a job over; returns its id."""

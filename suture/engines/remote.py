@@ -328,12 +328,15 @@ class RemoteCohort(Generic[S]):
     def finish(self, deployed: Message | None) -> None:
         """Everybody gets the reported model and makes its predictions: `deployed`, or what it has retained."""
         fleet = self._fleet
+        self._welcome()  # a coordinator that was killed here has not called anybody yet
         here = [owner for owner in self._ids if owner not in fleet.absent]
         header: dict[str, Json] = {"verb": "finish", "number": fleet.asked}
         bodies = {owner: deployed.select([owner]).pack() if deployed is not None else b"" for owner in here}
         _, bad = fleet.call_all({owner: (header, bodies[owner]) for owner in here})
         for owner, error in bad.items():
             fleet.audit.note("owner did not take its model", owner=owner, reason=str(error))
+        if bad and fleet.faults.on_loss == "wait":
+            raise Stopped({owner: str(error) for owner, error in bad.items()})
 
     def close(self) -> None:
         """End the threads."""

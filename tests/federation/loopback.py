@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -10,18 +11,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 import psutil
 import torch
 
 from suture import api
+from suture.cli import main
 from suture.engines import flare_kits
-from suture.engines.flare import KIT
 from suture.engines.flare_kits import Kit
 from suture.engines.remote import FaultSettings
 from suture.federation.conduct import Order, order_of
 from suture.federation.operate import Following
-from suture.federation.site import Site
 from suture.graph.shard import save_shard
 from suture.runner import Prepared
 
@@ -64,7 +65,10 @@ class Loopback:
 
     def __post_init__(self) -> None:
         self.port = free_port()
-        self.kits = flare_kits.provision(self.folder / "kits", "test", self.owners, "localhost", self.port, "tcp")
+        kits = self.folder / "kits"
+        server = f"localhost:{self.port}"
+        assert main(["federation", "create", "--owners", ",".join(self.owners), "--server", server, "--out", str(kits)]) == 0
+        self.kits = {name: kits / name for name in ("coordinator", "operator", *self.owners)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def kit(self, name: str) -> Kit:
@@ -72,19 +76,29 @@ class Loopback:
         return Kit.read(self.kits[name], role)
 
     def start(self, *names: str) -> None:
+        """Each party as its own command starts it."""
         for name in names or ("coordinator", *self.owners):
-            kit = self.kit(name)
-            if kit.role == "owner":
-                Site.settle(name, self.shards / f"{name}.safetensors", self.policies.get(name), kit.path / "suture")
-            path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
-            environment = {**os.environ, KIT: str(kit.path), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-            (kit.path / "transfer").mkdir(exist_ok=True)
-            with (kit.path / "output.txt").open("ab") as output:
-                self.processes[name] = subprocess.Popen(
-                    flare_kits.start_command(kit), env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=kit.path
-                )
+            arguments = ["coordinator", "start", str(self.kits[name])]
+            if name != "coordinator":
+                data = self.shards / f"{name}.safetensors"
+                policy = ["--policy", str(self.policies[name])] if name in self.policies else []
+                arguments = ["owner", "start", str(self.kits[name]), "--data", str(data), *policy]
+            with (self.kits[name] / "output.txt").open("ab") as output:
+                self.processes[name] = self.suture(*arguments, output=output)
 
-    def wait(self, seconds: float = 90) -> None:
+    def suture(self, *arguments: str, output: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "suture", *arguments]
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """A command to its end: (exit code, everything it printed)."""
+        process = self.suture(*arguments)
+        printed, _ = process.communicate(timeout=600)
+        return process.returncode, printed.decode()
+
+    def wait(self, seconds: float = 300) -> None:
         """Until the coordinator answers and every started owner is connected."""
         expected = {name for name in self.processes if name != "coordinator"}
         end = time.monotonic() + seconds
@@ -95,8 +109,10 @@ class Loopback:
                 time.sleep(0.5)
                 continue
             try:
-                if flare_kits.wait_until(lambda: expected <= operator.connected(), 30):
-                    return
+                while time.monotonic() < end:
+                    if expected <= operator.connected():
+                        return
+                    time.sleep(0.3)
             finally:
                 operator.close()
         raise TimeoutError(f"not connected: {expected}")
@@ -116,7 +132,8 @@ class Loopback:
                 continue
             parent = psutil.Process(process.pid)
             for one in [*parent.children(recursive=True), parent]:
-                with_suppressed(one.kill)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             process.wait()
 
     def order(self, made: api.Plan, run: str, **faults: object) -> Order:
@@ -124,20 +141,13 @@ class Loopback:
 
     def carry_out(self, orders: Sequence[Order]) -> list[Path]:
         """Submit and follow; the folder of each run."""
-        following = Following(self.kit("operator"), patience=90)
+        following = Following(self.kit("operator"), patience=300)
         out = [self.folder / "runs" / order.run for order in orders]
         try:
             following.carry_out(orders, out)
         finally:
             following.close()
         return out
-
-
-def with_suppressed(action: object) -> None:
-    try:
-        action()  # type: ignore[operator]
-    except psutil.NoSuchProcess:
-        pass
 
 
 def embedded(made: api.Plan, out: Path, data_root: Path | None = None) -> Path:
@@ -150,7 +160,3 @@ def embedded(made: api.Plan, out: Path, data_root: Path | None = None) -> Path:
     api._execute(made, made.methods[0], world, folder, api.Options(chunk=1))
     torch.set_num_threads(threads)
     return out
-
-
-if __name__ == "__main__":
-    sys.exit("this is a module for tests")

@@ -14,6 +14,7 @@ from loopback import Loopback, embedded, planned, write_shards
 from numpy.testing import assert_allclose
 
 from suture.checkpoint import load_models
+from suture.config import to_toml
 from suture.methods import METHODS
 
 OWNERS = 3
@@ -80,3 +81,38 @@ def _same_models(name: str, ours: Path, alone: Path, federation: Loopback) -> No
         for key, value in theirs.items():
             assert_allclose(mine[owner][key].numpy(), value.numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
         assert len((home / "predictions.csv").read_text().splitlines()) > 1
+
+
+def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> None:
+    """Submit, follow, look, predict: only commands, and only what they print."""
+    out, kit = tmp_path / "run", str(federation.kits["operator"])
+    made = short("fedper")
+    config = tmp_path / "protocol.toml"
+    config.write_text(to_toml(made.resolved))
+    code, printed = federation.run(
+        *("federation", "run", "--kit", kit, "--method", "fedper", "--protocol", str(config), "--seed", "0"),
+        *("--out", str(out)),
+    )
+    assert code == 0, printed
+    assert "fedper" in printed
+    assert str(out) in printed
+    alone = embedded(made, tmp_path / "embedded")
+    ours, theirs = (json.loads((path / "result.json").read_text()) for path in (out, alone))
+    assert ours["accuracy_client_mean"] == pytest.approx(theirs["accuracy_client_mean"], abs=1e-5)
+
+    code, printed = federation.run("federation", "status", "--kit", kit)
+    assert code == 0, printed
+    assert printed.count(" connected") == OWNERS
+    code, printed = federation.run("federation", "resume", str(out))
+    assert code == 0, printed
+    code, printed = federation.run("show", str(out))
+    assert code == 0, printed
+
+    owner = federation.owners[0]
+    code, printed = federation.run("owner", "predict", str(federation.kits[owner]))
+    assert code == 0, printed
+    assert printed.startswith("node,prediction")
+    code, printed = federation.run("owner", "ledger", str(federation.kits[owner]))
+    assert code == 0, printed
+    assert "params.layer1.weight" in printed
+    assert "finished" in printed
