@@ -419,7 +419,8 @@ def read_outcome(path: Path) -> Outcome | None:
     if result is None:
         return None
     try:
-        return Outcome(**result)  # type: ignore[arg-type]
+        suspects = tuple(map(str, result.pop("suspects", ())))  # type: ignore[call-overload]
+        return Outcome(**result, suspects=suspects)  # type: ignore[arg-type]
     except TypeError as error:
         raise IntegrityError(f"{path / 'result.json'} is not complete; it is damaged, start the run anew") from error
 

@@ -398,6 +398,9 @@ def federation_run(
     step_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds an owner may take for one step")] = 600.0,
     patience: Annotated[float, typer.Option(metavar="S", help="Seconds a failed call is repeated")] = 10.0,
     min_owners: Annotated[int, typer.Option(metavar="N", min=1, help="continue: fewest owners in a round")] = 2,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Secure aggregation: the coordinator learns sums of updates only")
+    ] = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Train one method between the owners, follow it live, and get the run folder.
@@ -416,7 +419,7 @@ def federation_run(
         single=True,
     )
     faults = {"on_loss": on_loss, "step_timeout": step_timeout, "patience": patience, "min_owners": min_owners}
-    federating.run(kit, asked, faults, out, quiet)
+    federating.run(kit, asked, faults, secure, out, quiet)
 
 
 @_command(federation_app, "resume", "suture federation resume runs/20260101-120000-federation-fedpub-disjoint")

@@ -27,9 +27,10 @@ from suture.graph.cut import Cut, make_cut
 from suture.graph.data import largest_component, num_classes, row_normalise, validate
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.message import Message, Model, Nothing, Record
-from suture.method import Cohort, Method, Phase, Scores, Task, V
+from suture.method import Cohort, Method, Phase, Scores, Task, V, summed_steps
 from suture.nn.module import ModuleFactory
 from suture.privacy.ledger import RunLedger
+from suture.robust import Robust, check_rule
 from suture.settings import PreprocessSettings, Protocol
 
 # Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
@@ -89,6 +90,8 @@ class Outcome:
     best_round: int
     metric: str = "accuracy"
     """What the accuracy columns hold: accuracy, or roc_auc in link prediction."""
+    suspects: tuple[str, ...] = ()
+    """Clients whose updates did not fit the others', the worst first; only robust aggregation looks for them."""
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and result.json."""
@@ -209,7 +212,9 @@ class Runner:
         ledger: RunLedger,
         folder: RunFolder | None,
         judges: EngineCohort | None = None,
+        robust: Robust | None = None,
     ) -> None:
+        self.robust = robust
         self.method, self.protocol, self.task, self.folder = method, protocol, task, folder
         self.cohort, self.ledger = cohort, ledger
         self.judges = judges or cohort
@@ -246,6 +251,8 @@ class Runner:
         journey.server = self.cohort.carry_out(phase.body, journey.server)
         journey.iteration += 1
         line: dict[str, object] = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
+        if self.robust:
+            line["suspicion"] = {name: round(value, 3) for name, value in sorted(self.robust.suspicion().items())}
         kept = self.cohort.take_kept()
         if self.folder and kept:
             self.folder.keep(f"{phase.name}-{journey.iteration:05d}", kept)
@@ -280,6 +287,7 @@ class Runner:
             "sent": dict(self.ledger.totals),
             "selected_round": journey.selection.round,
             "selected_rounds": rounds.tolist() if rounds is not None else [],
+            "suspicion": [self.robust.distance, self.robust.rounds] if self.robust else [],
         }
         self.folder.checkpoint(progress, records)
         self.cohort.committed()
@@ -296,6 +304,9 @@ class Runner:
         journey.seconds = float(str(progress["seconds"]))
         sent = progress["sent"]
         self.ledger.totals.update(sent if isinstance(sent, dict) else {})
+        suspicion = progress.get("suspicion")
+        if self.robust and isinstance(suspicion, list):
+            self.robust.distance, self.robust.rounds = suspicion
         if "scores" in records:
             rounds = torch.tensor(progress["selected_rounds"])
             scores = records["scores"].as_record(Scores)
@@ -336,6 +347,7 @@ class Runner:
             rounds=sum(phase.times for phase in self.plan if phase.evaluate),
             best_round=self.journey.selection.round,
             metric="roc_auc" if self.protocol.task == "link" else "accuracy",
+            suspects=tuple(self.robust.suspects()) if self.robust else (),
         )
 
     def carry_on(
@@ -377,15 +389,22 @@ def _embedded(
     """A run with all clients in this process."""
     if any(prepared.cut.partition.graphless) and not method.accepts_graphless:
         raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
-    ledger = RunLedger(folder.ledger if folder else None)
+    ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
     graph = prepared.uncut if method.sees_uncut_graph else prepared.clients
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
-    cohort = EmbeddedCohort.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger)
+    cohort = EmbeddedCohort.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
     # The clients of the cut are tested even if they did not train.
     judges = None
     if method.sees_uncut_graph:
         judges = EmbeddedCohort.start(method, prepared.clients, prepared.task, chunk_size=chunk_size)
-    return Runner(method, protocol, prepared.task, cohort, ledger, folder, judges)
+    return Runner(method, protocol, prepared.task, cohort, ledger, folder, judges, robust)
+
+
+def robust_for(method: Method[Any, Any], secure: bool = False) -> Robust | None:
+    """The aggregation that the training settings ask for; None is the method's own mean."""
+    rule, steps = method.training.aggregation, summed_steps(method)
+    check_rule(method.name, rule, steps, secure)
+    return Robust(rule, method.training.byzantine, steps) if rule != "mean" else None
 
 
 def execute(

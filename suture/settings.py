@@ -115,6 +115,10 @@ class TrainingSettings:
     """What a client's model weighs in an average."""
     participation: PositiveShare = 1.0
     """Share of clients asked in each round."""
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = "mean"
+    """How updates become one: all but the mean hold against a few wrong ones, for methods that only average."""
+    byzantine: Annotated[int, Field(ge=0)] = 1
+    """trimmed-mean, krum and multi-krum: how many clients may be wrong."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "suture"
 # From the ground up; a module may import its own floor and those below.
 FLOORS: list[set[str]] = [
     {"errors", "settings", "tree", "streams", "kernels", "message", "storage", "process"},
-    {"graph", "config"},
+    {"graph", "config", "robust"},
     {"nn"},
     {"train", "method"},
     {"methods", "engines", "evaluation", "checkpoint", "privacy", "communities"},

@@ -19,6 +19,7 @@ from suture.config import strict
 from suture.errors import ConfigError, SutureError
 from suture.report import console
 from suture.report.progress import watching
+from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
 from suture.report.text import byte_size
 from suture.runner import Interrupted, Outcome, Tick
@@ -130,7 +131,7 @@ def show_ledger(path: Path) -> None:
     screen.print(console.titled("audit", events))
 
 
-def run(path: Path, request: Request, faults: Mapping[str, object], out: Path | None, quiet: bool) -> None:
+def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, out: Path | None, quiet: bool) -> None:
     """Submit one run and follow it to its end."""
     kit = _engine().Kit.read(path, "operator")
     from suture.engines.remote import FaultSettings
@@ -138,7 +139,7 @@ def run(path: Path, request: Request, faults: Mapping[str, object], out: Path | 
     from suture.federation.operate import new_run_name
 
     made = settle(request).plan
-    order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"))
+    order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"), secure)
     folder = run_folder(made, Work(out=out))
     if any((folder / name).exists() for name in (api.RUN, "order.json")):
         raise ConfigError(f"{folder} holds a run already; continue it with `suture federation resume {folder}`")
@@ -239,6 +240,7 @@ def _told(error: SutureError, more: str) -> SutureError:
 def _conclude(outcomes: Sequence[Outcome], made: api.Plan, folder: Path, quiet: bool) -> None:
     comparison = api.Comparison(tuple(outcomes))
     console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
+    name_suspects(outcomes)
     if not quiet:
         console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from suture.graph.batch import GraphBatch
 from suture.message import Message, Model, Nothing, Record, Scalar
 from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
+from suture.robust import Robust
 from suture.streams import Streams, rank
 
 
@@ -51,6 +52,7 @@ class Shared(Generic[S]):
     chunks: list[Chunk[S]]
     ledger: Ledger
     through_bytes: bool
+    robust: Robust | None = None
     asked: int = 0
     reports: dict[str, float] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class EmbeddedCohort(Generic[S]):
         chunk_size: int = 0,
         ledger: Ledger | None = None,
         through_bytes: bool = False,
+        robust: Robust | None = None,
     ) -> EmbeddedCohort[S]:
         """Give every client its initial state. `chunk_size` 0 runs all clients at once."""
         size = chunk_size or len(graph.ids)
@@ -80,7 +83,7 @@ class EmbeddedCohort(Generic[S]):
             part = graph.select(graph.ids[first : first + size])
             rng = Streams.of(task.seed, part.ids, "init", device=part.device)
             chunks.append(Chunk(part, method.init_clients(Clients(part, Nothing(part.ids), rng, task))))
-        shared = Shared(method, task, chunks, ledger or NoLedger(), through_bytes)
+        shared = Shared(method, task, chunks, ledger or NoLedger(), through_bytes, robust)
         return EmbeddedCohort(shared, graph.ids)
 
     @property
@@ -126,7 +129,8 @@ class EmbeddedCohort(Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
         shared.asked += 1
-        return self._ask(step, message)
+        reply = self._ask(step, message)
+        return shared.robust.fold(step.__name__, reply) if shared.robust else reply
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; training goes on as if this had not been asked."""

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,6 +196,7 @@ class Operator:
 
     def __init__(self, kit: Kit, timeout: float = 20.0) -> None:
         self.kit = kit
+        _probe(kit)
         try:
             # FLARE's client complains about every failed attempt; the one sentence below is enough.
             logging.getLogger("nvflare").setLevel(logging.CRITICAL)
@@ -249,6 +251,16 @@ class Operator:
                 return action()
         except Exception as error:
             raise SessionError(f"the coordinator did not answer ({_first_line(error)}); see its log") from error
+
+
+def _probe(kit: Kit) -> None:
+    """FLARE's client tries on for long where nobody listens, and leaves threads behind; so look first."""
+    about: dict[str, Any] = json.loads((kit.path / "startup" / "fed_admin.json").read_text())["admin"]
+    host, port = str(about["host"]), int(about["port"])
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError as error:
+        raise SessionError(f"nobody listens at {host}:{port} ({_first_line(error)}); is the coordinator started?") from error
 
 
 def _first_line(error: BaseException) -> str:

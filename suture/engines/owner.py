@@ -30,11 +30,13 @@ import torch
 
 from suture.checkpoint import load_models, save_models
 from suture.engines.exchange import Audit, Frame, Json, Refused, check_finite, digest, read, signature, wire_types
+from suture.engines.sealed import Sealed, layout_of, to_words
 from suture.errors import IntegrityError, SutureError
 from suture.graph.batch import GraphBatch
 from suture.message import Message, Model, Nothing
-from suture.method import Clients, Method, S, Task
+from suture.method import Clients, Method, S, Task, summed_steps
 from suture.privacy.ledger import EVALUATION_STEP, RunLedger
+from suture.privacy.secure_aggregation import Member
 from suture.storage import LineFile, disk_errors, make_folder, read_json, write_atomically, write_json
 from suture.streams import Streams
 
@@ -54,6 +56,8 @@ class Opened:
     task: Task
     permit: Callable[[str, Message], None]
     """(step, reply): raises `Refused` where the owner's policy forbids what would leave."""
+    secure: bool = False
+    """Replies to summed steps leave under secure aggregation only."""
     salt: str = ""
     """A secret of the owner in its random streams, where noise must not be known to the coordinator."""
 
@@ -129,6 +133,7 @@ class OpenRun(Generic[S]):
             # Another run, or the same one from its start: nothing of it has been answered yet.
             for old in ("journal", "retained"):
                 shutil.rmtree(folder / old, ignore_errors=True)
+            (folder / "opened.json").unlink(missing_ok=True)
         write_json(folder / TERMS, terms)
         self.steps = type(opened.method).steps()
         self.known = wire_types(type(opened.method))
@@ -138,6 +143,7 @@ class OpenRun(Generic[S]):
         ledger = folder / "ledger.jsonl"
         self.lines = LineFile(ledger, ledger.stat().st_size if ledger.exists() else 0)
         self.ledger = RunLedger(self.lines)
+        self.member: Member | None = None
         last = self.journal.last_before(LATER_THAN_ANY)
         self.held: tuple[int, S] = (last.number, self._state(last)) if last else (0, self.initial)
 
@@ -275,6 +281,10 @@ class Desk:
             "open": self._open,
             "ask": self._ask,
             "evaluate": self._evaluate,
+            "seal-keys": self._seal_keys,
+            "seal-shares": self._seal_shares,
+            "seal-ask": self._seal_ask,
+            "seal-open": self._seal_open,
             "retain": self._retain,
             "finish": self._finish,
         }
@@ -329,9 +339,66 @@ class Desk:
 
     def _ask(self, frame: Frame) -> Frame:
         run, step, number = self._run(frame), frame.text("step"), frame.number("number")
+        if run.opened.secure and step in summed_steps(run.opened.method):
+            raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly")
         reply, packed = run.ask(step, number, frame.number("base"), frame.body)
         run.ledger.record(number, step, "up", reply)
         return Frame({"number": number}, packed)
+
+    def _seal_keys(self, frame: Frame) -> Frame:
+        run = self._run(frame)
+        if not run.opened.secure:
+            raise Refused("the terms do not speak of secure aggregation")
+        run.member = Member(self.owner, frame.text("session"))
+        encryption, masking = run.member.public_keys()
+        return Frame({"encryption": encryption.hex(), "masking": masking.hex()})
+
+    def _member(self, frame: Frame) -> Member:
+        member = self._run(frame).member
+        if member is None or member.session != frame.text("session"):
+            raise Refused("this is not the secure sum this owner has begun")
+        return member
+
+    def _seal_shares(self, frame: Frame) -> Frame:
+        listed = frame.header.get("keys")
+        if not isinstance(listed, dict):
+            raise Refused("a secure sum needs everybody's public keys")
+        keys = {}
+        for name, pair in listed.items():
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise Refused("a public key is missing")
+            keys[name] = (bytes.fromhex(str(pair[0])), bytes.fromhex(str(pair[1])))
+        shares: dict[str, Json] = {name: data.hex() for name, data in self._member(frame).shares(keys).items()}
+        return Frame({"shares": shares})
+
+    def _seal_ask(self, frame: Frame) -> Frame:
+        run, step, number, member = self._run(frame), frame.text("step"), frame.number("number"), self._member(frame)
+        if step not in summed_steps(run.opened.method):
+            raise Refused(f"{run.opened.method.name} does not declare that it needs only sums of {step}")
+        shares = frame.header.get("shares")
+        if not isinstance(shares, dict):
+            raise Refused("a secure sum needs everybody's shares")
+        reply, _ = run.ask(step, number, frame.number("base"), frame.body)
+        received = {name: bytes.fromhex(str(data)) for name, data in shares.items()}
+        words = member.masked(to_words(reply, len(member.keys)), received)
+        sealed = Sealed(run.opened.graph.ids, torch.from_numpy(words.view("int64")).unsqueeze(0))
+        run.ledger.record(number, step, "up", sealed)
+        layout: list[Json] = [[path, dtype, list(shape)] for path, dtype, shape in layout_of(reply)]
+        return Frame({"number": number, "layout": layout}, sealed.pack())
+
+    def _seal_open(self, frame: Frame) -> Frame:
+        run, number, member = self._run(frame), frame.number("number"), self._member(frame)
+        listed = frame.header.get("survivors")
+        survivors = sorted(map(str, listed)) if isinstance(listed, list) else []
+        # Written down before anything is opened: a new process must not open the same step for others either.
+        record = run.folder / "opened.json"
+        opened = read_json(record, "record of opened sums") if record.exists() else {}
+        if opened.get(str(number), survivors) != survivors:
+            raise Refused(f"step {number} has been opened for other survivors; two sums would give an owner away")
+        given = member.open(survivors)
+        write_json(record, {**opened, str(number): survivors})
+        shares: dict[str, Json] = {name: f"{kind} {share:x}" for name, (kind, share) in given.items()}
+        return Frame({"opened": shares})
 
     def _evaluate(self, frame: Frame) -> Frame:
         run, number = self._run(frame), frame.number("number")

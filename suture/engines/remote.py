@@ -36,9 +36,11 @@ from suture.engines.exchange import (
     signature,
     wire_types,
 )
+from suture.engines.sealed import SecureAsk
 from suture.errors import SutureError
 from suture.message import Message, Model
-from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
+from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V, summed_steps
+from suture.robust import Robust
 from suture.settings import Count, Positive
 from suture.streams import rank
 
@@ -85,6 +87,8 @@ class Fleet(Generic[S]):
     pool: ThreadPoolExecutor
     asked: int = 0
     base: int = 0
+    secure: bool = False
+    robust: Robust | None = None
     reports: dict[str, float] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -144,11 +148,14 @@ class RemoteCohort(Generic[S]):
         *,
         faults: FaultSettings | None = None,
         ledger: Ledger | None = None,
+        secure: bool = False,
+        robust: Robust | None = None,
     ) -> RemoteCohort[S]:
         """Nobody is called before `restore` or the first iteration."""
         pool = ThreadPoolExecutor(max(4, 2 * len(transport.owners)), thread_name_prefix="ask")
         settings = faults or FaultSettings()
         fleet = Fleet(method, task, run, transport, terms, settings, audit, ledger or NoLedger(), pool)
+        fleet.secure, fleet.robust = secure, robust
         fleet.absent = dict.fromkeys(transport.owners, "not opened yet")
         return RemoteCohort(fleet, transport.owners)
 
@@ -261,8 +268,31 @@ class RemoteCohort(Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(fleet.method).__name__}; decorate it with @step")
         fleet.asked += 1
+        if fleet.secure and step.__name__ in summed_steps(fleet.method):
+            return cast(R, self._secure_ask(step, message.select(self._ids)))
         replies = self._exchange("ask", step, message.select(self._ids))
-        return cast(R, self._joined(replies))
+        reply = cast(R, self._joined(replies))
+        return fleet.robust.fold(step.__name__, reply) if fleet.robust else reply
+
+    def _secure_ask(self, step: Callable[..., Any], message: Message) -> Message:
+        """The weighted mean of everybody's reply, and no single one of them."""
+        fleet, kind = self._fleet, signature(step).reply
+        missing = {owner: fleet.absent[owner] for owner in message.ids if owner in fleet.absent}
+        if missing or kind is None:
+            raise Stopped(missing)
+        fleet.ledger.record(fleet.asked, step.__name__, "down", message)
+        bodies = {owner: message.select([owner]).pack() for owner in message.ids}
+        asking = SecureAsk(fleet.call_all, message.ids, fleet.asked, fleet.base, step.__name__)
+        reply, lost = asking.run(kind, bodies, fleet.faults.on_loss == "continue")
+        self._stop_if_refused(lost)
+        reasons = {owner: str(error) for owner, error in lost.items()}
+        if reply is None:
+            raise OwnersLost(reasons)
+        if lost:
+            self._miss(reasons)
+        check_finite(reply)
+        fleet.ledger.record(fleet.asked, step.__name__, "up", reply)
+        return reply
 
     def _joined(self, replies: Mapping[str, Message]) -> Message:
         parts = [replies[owner] for owner in self._ids if owner in replies]

@@ -23,7 +23,7 @@ from suture.federation.terms import terms_of
 from suture.folder import RunFolder
 from suture.method import Method, Task
 from suture.privacy.ledger import RunLedger
-from suture.runner import Interrupted, Outcome, Runner, Tick
+from suture.runner import Interrupted, Outcome, Runner, Tick, robust_for
 from suture.settings import Protocol
 from suture.storage import write_json
 
@@ -44,6 +44,8 @@ class Order:
     dataset: str = FEDERATION
     """A label for reports."""
     faults: FaultSettings = field(default_factory=FaultSettings)
+    secure: bool = False
+    """Secure aggregation: the coordinator learns sums of updates only."""
 
     def as_json(self) -> dict[str, Json]:
         """For the job and the run folder."""
@@ -55,12 +57,13 @@ class Order:
         return strict(Order, content, "order")
 
 
-def order_of(made: Plan, run: str, faults: FaultSettings) -> Order:
+def order_of(made: Plan, run: str, faults: FaultSettings, secure: bool = False) -> Order:
     """The order for a plan of one method and one seed."""
     method = made.methods[0]
     if method.sees_uncut_graph:
         raise ConfigError(f"{method.name} trains on the uncut graph, which no owner has; choose another method")
-    return Order(run, method.name, made.seeds[0], to_toml(made.resolved), made.dataset, faults)
+    robust_for(method, secure)
+    return Order(run, method.name, made.seeds[0], to_toml(made.resolved), made.dataset, faults, secure)
 
 
 def open_folder(order: Order, path: Path) -> tuple[RunFolder, Plan]:
@@ -124,7 +127,7 @@ class Conductor:
         folder, made = open_folder(self.order, self.path)
         try:
             features, classes = self._described()
-            terms = terms_of(made, features, classes)
+            terms = terms_of(made, features, classes, self.order.secure)
             method, protocol = made.methods[0], made.protocol
             task = Task(terms.features, terms.classes, terms.seed)
             return self._run(folder, method, protocol, task, terms.as_json())
@@ -134,17 +137,28 @@ class Conductor:
     def _run(
         self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, task: Task, terms: dict[str, Json]
     ) -> Outcome:
-        ledger = RunLedger(folder.ledger)
+        ledger, robust = RunLedger(folder.ledger), robust_for(method, self.order.secure)
         self.cohort = cohort = RemoteCohort.start(
-            method, task, self.order.run, self.transport, terms, self.audit, faults=self.order.faults, ledger=ledger
+            method,
+            task,
+            self.order.run,
+            self.transport,
+            terms,
+            self.audit,
+            faults=self.order.faults,
+            ledger=ledger,
+            secure=self.order.secure,
+            robust=robust,
         )
-        runner = Runner(method, protocol, task, cohort, ledger, folder)
+        runner = Runner(method, protocol, task, cohort, ledger, folder, robust=robust)
         runner.carry_on(self._watch, self.stop)
         _, server = runner.reported()
         shared = runner.shared()
         cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
         outcome = runner.outcome(self.order.dataset, None)
         folder.finish(outcome.as_json(), [shared] if shared is not None else [], method)
+        for owner in outcome.suspects:
+            self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")
         self.audit.note("run finished", run=self.order.run, method=method.name)
         return outcome
 

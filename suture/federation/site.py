@@ -15,7 +15,7 @@ from suture.federation.policy import Policy, load_policy
 from suture.federation.terms import read_terms
 from suture.graph.links import hide_links
 from suture.graph.shard import Shard, load_shard
-from suture.method import Task
+from suture.method import Task, summed_steps
 from suture.storage import make_folder, read_json, write_json
 
 OWNER = "owner.json"
@@ -86,7 +86,10 @@ class Site:
         write_json(self.home / SPENT, {**spent, run: terms.rounds})
         # The run's seed is public. Noise that everybody could draw again would hide nothing.
         salt = self._secret() if float(getattr(terms.training, "dp_sigma", 0.0)) > 0 else ""
-        return Opened(method, graph, Task(terms.features, terms.classes, terms.seed), self.policy.permit, salt)
+        if terms.secure and not summed_steps(method):
+            raise Refused(f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates")
+        task = Task(terms.features, terms.classes, terms.seed)
+        return Opened(method, graph, task, self.policy.permit, terms.secure, salt)
 
     def _spent(self) -> dict[str, int]:
         path = self.home / SPENT

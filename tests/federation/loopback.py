@@ -104,7 +104,7 @@ class Loopback:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                operator = flare_kits.Operator(self.kit("operator"), timeout=5)
+                operator = flare_kits.Operator(self.kit("operator"), timeout=30)
             except flare_kits.SessionError:
                 time.sleep(0.5)
                 continue
