@@ -26,8 +26,9 @@ M = TypeVar("M", bound=Message)
 Rule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"]
 AGGREGATE = ("aggregate",)
 """The one row of a reply that has been aggregated."""
-SUSPICIOUS = 2.0
-"""How many times farther than the median client an update must be from the aggregate, on average over rounds."""
+GAP = {"krum": 2.0, "multi-krum": 2.0}
+"""A suspect's updates are, on average over rounds, this many times farther out than those of anybody trusted; 1.3 with other
+rules. Krum always leaves somebody out, whose data the model then fits less and less, honest as it may be."""
 
 
 def flatten(tree: Tree) -> Tensor:
@@ -89,7 +90,7 @@ class Robust:
             return reply
         update_KP = flatten(joined)
         middle = centre(update_KP, self.rule, self.wrong)
-        self._remember(reply, update_KP, middle)
+        self._remember(reply, update_KP)
         row = unflatten(middle, joined)
         values: dict[str, object] = {name: {key: row[f"{name}/{key}"] for key in tree} for name, tree in trees.items()}
         for name, value in reply.contents():
@@ -97,8 +98,9 @@ class Robust:
                 values[name] = value.median(0, keepdim=True).values
         return dataclasses.replace(reply, ids=AGGREGATE, **values)
 
-    def _remember(self, reply: Message, update_KP: Tensor, middle: Tensor) -> None:
-        away = (update_KP - middle).norm(dim=1)
+    def _remember(self, reply: Message, update_KP: Tensor) -> None:
+        # From the median whatever the rule: Krum leaves somebody out in every round, guilty or not.
+        away = (update_KP - centre(update_KP, "median", self.wrong)).norm(dim=1)
         usual = float(away.median().clamp_min(1e-12))
         for name, length in zip(reply.ids, away.tolist(), strict=True):
             # Bounded, so that one enormous update does not make everything after it look harmless.
@@ -106,13 +108,16 @@ class Robust:
             self.rounds[name] = self.rounds.get(name, 0) + 1
 
     def suspicion(self) -> dict[str, float]:
-        """How far each client's updates were from the aggregate on average, 1 being the median client's distance."""
+        """How far each client's updates were from the median on average, 1 being the middle client's distance."""
         return {name: total / self.rounds[name] for name, total in self.distance.items()}
 
     def suspects(self) -> list[str]:
-        """Clients whose updates do not fit the others', the worst first."""
-        found = {name: value for name, value in self.suspicion().items() if value > SUSPICIOUS}
-        return sorted(found, key=lambda name: -found[name])
+        """Clients, fewer than half, that are set apart from all others by a gap; the worst first."""
+        far = sorted(self.suspicion().items(), key=lambda item: item[1])
+        for place in range(len(far) // 2 + 1, len(far)):
+            if far[place][1] >= GAP.get(self.rule, 1.3) * far[place - 1][1]:
+                return [name for name, _ in reversed(far[place:])]
+        return []
 
 
 def check_rule(name: str, rule: str, steps: frozenset[str], secure: bool) -> None:

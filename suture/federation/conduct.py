@@ -6,9 +6,11 @@ owner is lost and the run has to wait; the next leg goes on from the last finish
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,14 @@ from suture.api import FEDERATION, RUN, Plan, read_outcome, read_plan
 from suture.config import strict, to_toml
 from suture.engines.exchange import Audit, Frame, Json, Refused, Transport, Unreachable
 from suture.engines.remote import FaultSettings, OwnersLost, RemoteCohort
-from suture.errors import ConfigError, DataError, SutureError
+from suture.errors import ConfigError, DataError, StorageError, SutureError
 from suture.federation.terms import terms_of
 from suture.folder import RunFolder
 from suture.method import Method, Task
 from suture.privacy.ledger import RunLedger
 from suture.runner import Interrupted, Outcome, Runner, Tick, robust_for
 from suture.settings import Protocol
-from suture.storage import write_json
+from suture.storage import make_folder, write_json
 
 STATUS = "status.json"
 ORDER = "order.json"
@@ -105,7 +107,8 @@ class Conductor:
             return done
         self._note("running")
         try:
-            outcome = self._carry_on()
+            with alone_in(self.path):
+                outcome = self._carry_on()
         except OwnersLost as error:
             self.audit.note("waiting", run=self.order.run, reason=str(error))
             self._note("waiting", reason=str(error), lost=list(error.lost))
@@ -207,6 +210,18 @@ class Conductor:
             write_json(self.path / STATUS, self.status)
 
 
-def one_run(made: Plan) -> Plan:
-    """A plan cut down to its first method and seed."""
-    return replace(made, methods=made.methods[:1], seeds=made.seeds[:1])
+@contextlib.contextmanager
+def alone_in(folder: Path, seconds: float = 60.0) -> Iterator[None]:
+    """One process at a time: the job process of a coordinator that was killed may take a moment to notice."""
+    make_folder(folder)
+    with (folder / ".lock").open("w") as lock:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise StorageError(f"{folder} is in use by another process; stop that one first") from None
+                time.sleep(0.2)
+        yield

@@ -45,7 +45,7 @@ class Coordinator(Coordinating):
             except SutureError:
                 self.log_exception_of(order)
             self.finished[order.run] = conductor.status
-            skip = shutil.ignore_patterns("checkpoint")
+            skip = shutil.ignore_patterns("checkpoint", ".lock")
             shutil.copytree(conductor.path, self.take_home / order.run, ignore=skip, dirs_exist_ok=True)
             if self.stopping.is_set():
                 break

@@ -83,6 +83,7 @@ def _same_models(name: str, ours: Path, alone: Path, federation: Loopback) -> No
         assert len((home / "predictions.csv").read_text().splitlines()) > 1
 
 
+@pytest.mark.federation
 def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> None:
     """Submit, follow, look, predict: only commands, and only what they print."""
     out, kit = tmp_path / "run", str(federation.kits["operator"])
