@@ -54,6 +54,10 @@ def rounds_done(federation: Loopback, run: str) -> int:
         return 0
 
 
+def _metrics(run: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("victim", ["coordinator", "owner", "owner's job process"])
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_kill(victim: str, moment: int, federation: Loopback, undisturbed: Path, tmp_path: Path) -> None:
