@@ -23,7 +23,7 @@ from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
 from suture.report.text import byte_size
 from suture.runner import Interrupted, Outcome, Tick
-from suture.storage import disk_errors, read_json, write_atomically
+from suture.storage import disk_errors, write_atomically
 
 if TYPE_CHECKING:
     from suture.engines.flare_kits import Kit
@@ -154,11 +154,11 @@ def resume(path: Path, quiet: bool) -> None:
     from suture.federation.conduct import open_folder
     from suture.federation.operate import read_order
 
-    order, kit = read_order(path)
+    order, kit, job = read_order(path)
     done = api.read_outcome(path)
     if done is None:
         with _following(engine.Kit.read(kit, "operator"), path, quiet) as following:
-            done = following.carry_out([order], [path])[0]
+            done = following.carry_out([order], [path], job)[0]
     made = open_folder(order, path)[1]
     _conclude([done], made, path, quiet)
 
@@ -194,12 +194,12 @@ def status(path: Path) -> None:
 def stop(path: Path) -> None:
     """Ask the coordinator to stop a run after its current round."""
     engine = _engine()
-    from suture.federation.operate import JOB, read_order
+    from suture.federation.operate import read_order
 
-    order, kit = read_order(path)
+    order, kit, job = read_order(path)
     operator = engine.Operator(engine.Kit.read(kit, "operator"))
     try:
-        told = operator.command(str(read_json(path / JOB, "job")["job"]), {"do": "stop"})
+        told = operator.command(job, {"do": "stop"})
     finally:
         operator.close()
     if told is None:

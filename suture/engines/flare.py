@@ -7,8 +7,10 @@ Coordinator and owner are given their work by subclasses (`suture.federation.par
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ KIT = "SUTURE_KIT"
 """Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
 TOPIC = "suture"
 SERVER = "server"
+SECONDS_BETWEEN_PINGS = 8.0
+PINGS = 3
+"""So many unanswered ones in a row, and a process is gone."""
 
 
 def kit_folder() -> Path:
@@ -35,6 +40,8 @@ class FlareTransport:
 
     def __init__(self, proxies: list[Any]) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
+        # Abandoned calls stay in their threads until they time out, so there must be enough of them.
+        self._pool = ThreadPoolExecutor(16 * max(1, len(proxies)), thread_name_prefix="call")
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -43,13 +50,33 @@ class FlareTransport:
 
     def call(self, owner: str, request: bytes, timeout: float) -> bytes:
         """One call; whatever goes wrong on the way, the owner did not answer."""
+        proxy = self._proxies[owner]
+        waiting = self._pool.submit(lambda: proxy(timeout=timeout).answer(request))
         try:
-            reply = self._proxies[owner](timeout=timeout).answer(request)
+            reply = self._result(proxy, waiting)
         except Exception as error:
             raise Unreachable(f"no answer ({error})") from error
         if not isinstance(reply, bytes):
             raise Unreachable(f"its answer is {type(reply).__name__}, not bytes")
         return reply
+
+    @staticmethod
+    def _result(proxy: Any, waiting: Future[Any]) -> Any:
+        """The call's result; given up early if the owner's process is not there any more.
+
+        A call to a party that was restarted meanwhile would hang until its timeout, which has to allow for long steps.
+        """
+        missed = 0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return waiting.result(SECONDS_BETWEEN_PINGS)
+            try:
+                proxy(timeout=SECONDS_BETWEEN_PINGS).alive()
+                missed = 0
+            except Exception as error:
+                missed += 1
+                if missed >= PINGS:
+                    raise Unreachable("its process is gone") from error
 
 
 class Coordinating(FLComponent):  # type: ignore[misc]
@@ -98,8 +125,13 @@ class Answering:
         """Answer one frame."""
 
     @collab.publish  # type: ignore[untyped-decorator]
+    def alive(self) -> bool:
+        """Whether there is still a process here, be it busy."""
+        return True
+
+    @collab.publish  # type: ignore[untyped-decorator]
     def answer(self, request: bytes) -> bytes:
-        """The one thing that can be called here, and by the coordinator only: owners never serve each other."""
+        """All that can be asked here, and by the coordinator only: owners never serve each other."""
         if collab.caller != SERVER:
             raise PermissionError("only the coordinator is answered")
         return self.respond(request)

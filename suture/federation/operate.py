@@ -48,16 +48,22 @@ class Following:
         """End the session."""
         self.operator.close()
 
-    def carry_out(self, orders: Sequence[Order], out: Sequence[Path]) -> list[Outcome]:
-        """Submit these runs as one job, and again whenever a leg ends early, until all are finished."""
+    def carry_out(self, orders: Sequence[Order], out: Sequence[Path], running: str | None = None) -> list[Outcome]:
+        """Submit these runs as one job, and again whenever a leg ends early, until all are finished.
+
+        `running` is a job that may still be at it: it is followed if it is.
+        """
         for order, path in zip(orders, out, strict=True):
             make_folder(path)
             write_json(path / ORDER, order.as_json())
         waiting = dict(zip([order.run for order in orders], out, strict=True))
         by_name = {order.run: order for order in orders}
         while waiting:
-            self._wait_for(self.kit.owners)
-            job = self._submit([by_name[run] for run in waiting])
+            if running is not None and self.operator.command(running, {"do": "status"}) is not None:
+                job, running = running, None
+            else:
+                self._wait_for(self.kit.owners)
+                job = self._submit([by_name[run] for run in waiting])
             for run, path in waiting.items():
                 write_json(path / JOB, {"job": job, "run": run, "kit": str(self.kit.path)})
             self._follow(job)
@@ -138,12 +144,12 @@ class Following:
             raise RunLost(f"{order.method}: {reason}")
 
 
-def read_order(path: Path) -> tuple[Order, Path]:
-    """The order of a run folder and the operator's kit it was given with."""
+def read_order(path: Path) -> tuple[Order, Path, str]:
+    """The order of a run folder, the operator's kit it was given with, and its last job."""
     if not (path / ORDER).exists() or not (path / JOB).exists():
         raise ConfigError(f"{path} holds no run of a federation; give the folder that `suture federation run` made")
-    order = read_json(path / ORDER, "order")
-    return Order.read(order), Path(str(read_json(path / JOB, "job")["kit"]))  # type: ignore[arg-type]
+    order, about = read_json(path / ORDER, "order"), read_json(path / JOB, "job")
+    return Order.read(order), Path(str(about["kit"])), str(about["job"])  # type: ignore[arg-type]
 
 
 def new_run_name(method: str) -> str:
