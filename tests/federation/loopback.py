@@ -98,7 +98,7 @@ class Loopback:
         printed, _ = process.communicate(timeout=600)
         return process.returncode, printed.decode()
 
-    def wait(self, seconds: float = 300) -> None:
+    def wait(self, seconds: float = 900) -> None:
         """Until the coordinator answers and every started owner is connected."""
         expected = {name for name in self.processes if name != "coordinator"}
         end = time.monotonic() + seconds
