@@ -8,11 +8,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run test test-slow check bench clean
+.PHONY: help run test test-slow test-federation check bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # torch first and alone: a looser range would bring gigabytes of CUDA along.
 $(READY): pyproject.toml constraints.txt
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install -c constraints.txt -e '.[dev,federation]'
 	@touch $@
 
 run: $(READY)  ## compare the default methods on Cora with five clients
@@ -32,10 +32,13 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 test: check  ## everything that takes less than minutes
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow and not federation" -n 2
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-federation: $(READY)  ## coordinator and owners as processes with mutual TLS, killed and refused
+	$(BIN)/python -m pytest -m federation tests/federation
 
 bench: $(READY)  ## time a round and measure memory
 	$(BIN)/python benchmarks/round_time.py $(DATA)

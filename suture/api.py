@@ -39,6 +39,8 @@ from suture.storage import make_folder, read_json, write_atomically, write_json
 DEFAULT_PROTOCOL = "fedpub-disjoint"
 DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
 IN_MEMORY = "in-memory"
+FEDERATION = "federation"
+"""In place of a dataset's name: the graph is in pieces, and its owners have them."""
 COMPARISON = "compare.json"
 RUN = "run.json"
 ASKED = {"dataset": str, "methods": list, "seeds": list, "own_module": bool, "threads": int, "chunk": int}
@@ -196,7 +198,7 @@ def plan(
     config: Path | None = None,
 ) -> Plan:
     """Resolve and check every name and value, without touching data or disk."""
-    if dataset != IN_MEMORY:
+    if dataset not in (IN_MEMORY, FEDERATION):
         datasets.about(dataset)
     classes = [method_class(name) for name in methods]
     fields = {name: own_fields(kind) for name, kind in METHODS.items()}
@@ -422,7 +424,8 @@ def read_outcome(path: Path) -> Outcome | None:
     if result is None:
         return None
     try:
-        return Outcome(**result)  # type: ignore[arg-type]
+        suspects = tuple(map(str, result.pop("suspects", ())))  # type: ignore[call-overload]
+        return Outcome(**result, suspects=suspects)  # type: ignore[arg-type]
     except TypeError as error:
         raise IntegrityError(f"{path / 'result.json'} is not complete; it is damaged, start the run anew") from error
 

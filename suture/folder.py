@@ -48,8 +48,8 @@ def environment() -> dict[str, object]:
 class RunFolder:
     """An open run folder."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, every_round: bool = False) -> None:
+        self.path, self.every_round = path, every_round
         self.saved = load_checkpoint(self._checkpoints)
         lengths = self.saved.progress if self.saved else {}
         self.metrics = LineFile(path / "metrics.jsonl", int(str(lengths.get("metrics_bytes", 0))))
@@ -58,14 +58,17 @@ class RunFolder:
         self._cost = 0.0
 
     @staticmethod
-    def create(path: Path, asked: Mapping[str, object], config_toml: str, cut: Cut) -> RunFolder:
-        """Start a new run; what was asked is on disk before the first round."""
+    def create(
+        path: Path, asked: Mapping[str, object], config_toml: str, cut: Cut | None, *, every_round: bool = False
+    ) -> RunFolder:
+        """Start a new run; what was asked is on disk before the first round. No cut: owners have their own pieces."""
         make_folder(path)
         write_atomically(path / "config.toml", config_toml.encode())
-        save_manifest(cut, path / "manifest.json")
+        if cut is not None:
+            save_manifest(cut, path / "manifest.json")
         write_json(path / "environment.json", environment())
         write_json(path / "run.json", dict(asked))
-        return RunFolder(path)
+        return RunFolder(path, every_round=every_round)
 
     def keep_facts(self, clients: Sequence[Mapping[str, object]]) -> None:
         """What accounts of privacy need to know of the clients, so that they can be made without the graph."""
@@ -76,7 +79,9 @@ class RunFolder:
         return self.path / "checkpoint"
 
     def checkpoint_due(self) -> bool:
-        """Whether enough time has passed for another checkpoint to be cheap."""
+        """Whether enough time has passed for another checkpoint to be cheap, or every round wants one."""
+        if self.every_round:
+            return True
         waited = time.perf_counter() - self._last
         return waited > max(MIN_SECONDS_BETWEEN_CHECKPOINTS, self._cost / CHECKPOINT_SHARE)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Self, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -329,7 +329,16 @@ def _refusal(why: str) -> IntegrityError:
     return IntegrityError(f"malformed message ({why}); it was refused")
 
 
-def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
+def kind_of(data: bytes) -> str:
+    """The name of the type that a packed record claims to be."""
+    kind = _header_of(data)[0]["type"]
+    if not isinstance(kind, str):
+        raise _refusal("its header has entries of another kind")
+    return kind
+
+
+def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
+    """(the header, where it ends)."""
     if data[:4] != MAGIC:
         raise _refusal("it does not start like one of ours")
     end = 8 + int.from_bytes(data[4:8], "little")
@@ -339,6 +348,11 @@ def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[s
         raise _refusal("its header cannot be read") from error
     if not isinstance(header, dict) or set(header) != {"type", "ids", "scalars", "tensors"}:
         raise _refusal("its header is not complete")
+    return header, end
+
+
+def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
+    header, end = _header_of(data)
     kind, ids, scalars, layout = header["type"], header["ids"], header["scalars"], header["tensors"]
     plain = isinstance(kind, str) and isinstance(scalars, dict) and isinstance(ids, list) and isinstance(layout, list)
     if not plain or not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids):

@@ -132,6 +132,10 @@ class Method(ABC, Generic[V, S]):
     accepts_graphless: ClassVar[bool] = True
     """Whether a client without any edge can take part."""
 
+    sums: ClassVar[tuple[str, ...]] = ()
+    """Steps of whose replies the server needs only the mean, weighted by their `weight`: these can be summed securely or
+    robustly. Not inherited: a method that does more with the replies than its parent must not promise it by accident."""
+
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
 
@@ -188,6 +192,11 @@ class Method(ABC, Generic[V, S]):
         """All declared steps by name."""
         names = (name for name in dir(cls) if getattr(getattr(cls, name), "__is_step__", False))
         return {name: getattr(cls, name) for name in names}
+
+
+def summed_steps(method: Method[Any, Any]) -> frozenset[str]:
+    """The steps a method declares, itself, to need only as a weighted mean."""
+    return frozenset(vars(type(method)).get("sums", ()))
 
 
 def score(graph: GraphBatch, out_NC: Tensor) -> Scores:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.checkpoint import Checkpoint
@@ -26,11 +28,12 @@ from suture.graph.cut import Cut, make_cut
 from suture.graph.data import largest_component, num_classes, row_normalise, validate
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.message import Message, Model, Nothing, Record
-from suture.method import Method, Phase, Scores, Task
+from suture.method import Cohort, Method, Phase, Scores, Task, V, summed_steps
 from suture.nn.module import ModuleFactory
-from suture.privacy.accountant import account, facts_of, worst_of
+from suture.privacy.accountant import ClientFacts, Guarantee, account, facts_of, worst_of
 from suture.privacy.disclosure import disclosure_of
 from suture.privacy.ledger import RunLedger
+from suture.robust import Robust, check_rule
 from suture.settings import PreprocessSettings, Protocol
 from suture.storage import read_lines
 
@@ -107,6 +110,8 @@ class Outcome:
     delta: float | None = None
     privacy: str = NO_GUARANTEE
     """What that is worth, in words."""
+    suspects: tuple[str, ...] = ()
+    """Clients whose updates did not fit the others', the worst first; only robust aggregation looks for them."""
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and result.json."""
@@ -187,38 +192,71 @@ class _Journey:
     seconds: float = 0.0
 
 
-class _Runner:
+class EngineCohort(Cohort, typing.Protocol):
+    """What a run needs of its clients beyond what a method may ask; every engine has its own."""
+
+    @property
+    def asked(self) -> int:
+        """How many times clients were asked so far."""
+
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V) -> V:
+        """One iteration of a phase."""
+
+    def evaluate(self, deployed: Message) -> Scores:
+        """Ask everybody how good its model is, without advancing anything."""
+
+    def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
+        """Keep the complete models of these clients: here, if given back, else at the clients."""
+
+    def states(self) -> Sequence[Record]:
+        """What the clients keep, as far as it is in this process."""
+
+    def restore(self, states: Sequence[Any], asked: int) -> None:
+        """Continue from a checkpoint."""
+
+    def committed(self) -> None:
+        """A checkpoint has been written: nobody will ask for anything before it again."""
+
+    def take_reports(self) -> dict[str, float]:
+        """The numbers reported since the last call."""
+
+    def take_kept(self) -> dict[str, Tensor]:
+        """The tensors kept since the last call."""
+
+
+class Runner:
+    """One run, whatever the engine: carries the plan out, tests, keeps the best, saves and restores."""
+
     def __init__(
         self,
-        prepared: Prepared,
         method: Method[Any, Any],
         protocol: Protocol,
-        chunk_size: int,
+        task: Task,
+        cohort: EngineCohort,
+        ledger: RunLedger,
         folder: RunFolder | None,
+        judges: EngineCohort | None = None,
+        robust: Robust | None = None,
+        facts: Sequence[ClientFacts] = (),
     ) -> None:
-        if any(prepared.cut.partition.graphless) and not method.accepts_graphless:
-            raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
-        self.prepared, self.method, self.protocol, self.folder = prepared, method, protocol, folder
-        self.ledger = RunLedger(folder.ledger if folder else None)
-        graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
-        self.facts = facts_of(graph)
-        if folder:
-            folder.keep_facts([facts.as_json() for facts in self.facts])
-        chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
-        self.cohort = EmbeddedCohort.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=self.ledger)
-        # The clients of the cut are tested even if they did not train.
-        self.judges = self.cohort
-        if method.sees_uncut_graph:
-            self.judges = EmbeddedCohort.start(method, prepared.clients, prepared.task, chunk_size=chunk_size)
+        self.robust = robust
+        self.method, self.protocol, self.task, self.folder = method, protocol, task, folder
+        self.cohort, self.ledger = cohort, ledger
+        self.judges = judges or cohort
+        self.facts = facts
+        if folder and facts:
+            folder.keep_facts([fact.as_json() for fact in facts])
         self.local = protocol.evaluation.model == "local" and not method.sees_uncut_graph
         self.shared_model = method.one_model and not self.local
-        self.journey = _Journey(method.init_server(prepared.task), Selection(protocol.evaluation))
+        self.journey = _Journey(method.init_server(task), Selection(protocol.evaluation))
 
     @property
     def plan(self) -> tuple[Phase[Any], ...]:
+        """The phases."""
         return self.method.plan()
 
     def deployed(self) -> Message:
+        """What clients are tested with now."""
         return Nothing(self.judges.ids) if self.local else self.method.deploy(self.journey.server, self.judges.ids)
 
     def evaluate(self) -> Scores:
@@ -229,18 +267,20 @@ class _Runner:
         if improved:
             journey.best_server = journey.server
             if not self.shared_model:
-                models = self.judges.peek(lambda clients: self.method.assemble(clients, deployed.select(clients.ids)))
-                kept = journey.best_models
-                journey.best_models = models if kept is None else kept.replace_rows(models.select(improved))
+                models, kept = self.judges.retain(deployed, improved), journey.best_models
+                if models is not None:
+                    journey.best_models = models if kept is None else kept.replace_rows(models)
         return scores
 
     def iterate(self) -> dict[str, object]:
         """One iteration of the current phase; returns its line of the metrics file."""
         journey = self.journey
         phase = self.plan[journey.phase]
-        journey.server = phase.body(journey.server, self.cohort)
+        journey.server = self.cohort.carry_out(phase.body, journey.server)
         journey.iteration += 1
         line: dict[str, object] = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
+        if self.robust:
+            line["suspicion"] = {name: round(value, 3) for name, value in sorted(self.robust.suspicion().items())}
         kept = self.cohort.take_kept()
         if self.folder and kept:
             self.folder.keep(f"{phase.name}-{journey.iteration:05d}", kept)
@@ -256,6 +296,7 @@ class _Runner:
         return line
 
     def checkpoint(self) -> None:
+        """Save where the run stands, if it has a folder."""
         if self.folder is None:
             return
         journey = self.journey
@@ -274,8 +315,10 @@ class _Runner:
             "sent": dict(self.ledger.totals),
             "selected_round": journey.selection.round,
             "selected_rounds": rounds.tolist() if rounds is not None else [],
+            "suspicion": [self.robust.distance, self.robust.rounds] if self.robust else [],
         }
         self.folder.checkpoint(progress, records)
+        self.cohort.committed()
 
     def restore(self, saved: Checkpoint) -> None:
         """Continue from `saved`; types come from the objects a fresh start has just made."""
@@ -291,6 +334,9 @@ class _Runner:
         self.ledger.totals.update(sent if isinstance(sent, dict) else {})
         if self.ledger.file is not None:
             self.ledger.disclosure = disclosure_of(read_lines(self.ledger.file.path))
+        suspicion = progress.get("suspicion")
+        if self.robust and isinstance(suspicion, list):
+            self.robust.distance, self.robust.rounds = suspicion
         if "scores" in records:
             rounds = torch.tensor(progress["selected_rounds"])
             scores = records["scores"].as_record(Scores)
@@ -300,23 +346,27 @@ class _Runner:
         if "best_models" in records:
             journey.best_models = records["best_models"].as_record(Model)
 
-    def finish(self) -> Finished:
-        journey, settings, task = self.journey, self.protocol.evaluation, self.prepared.task
-        if journey.selection.scores is None or journey.best_server is None:
+    def reported(self) -> tuple[Scores, Record]:
+        """The scores to report and the server they belong to."""
+        scores, server = self.journey.selection.scores, self.journey.best_server
+        if scores is None or server is None:
             raise RuntimeError(f"{self.method.name} was never evaluated; its plan has no phase with evaluate=True")
-        shared: Model | None = None
-        if self.method.one_model:
-            deployed = self.method.deploy(journey.best_server, ("shared",))
-            shared = deployed if isinstance(deployed, Model) else None
-        tested = shared if shared is not None else journey.best_models
-        on_global = global_accuracy(self.method, self.prepared.uncut, tested, settings, task) if tested is not None else None
-        summary = Summary.of(journey.selection.scores)
+        return scores, server
+
+    def shared(self) -> Model | None:
+        """The one reported model for everybody, if there is one."""
+        deployed = self.method.deploy(self.reported()[1], ("shared",)) if self.method.one_model else None
+        return deployed if isinstance(deployed, Model) else None
+
+    def outcome(self, dataset: str, on_global: float | None) -> Outcome:
+        """The line of this run in a table."""
+        summary = Summary.of(self.reported()[0])
         weakest = worst_of(account(self.method, self.facts, self.ledger.disclosure))
-        outcome = Outcome(
+        return Outcome(
             method=self.method.name,
-            seed=task.seed,
-            dataset=self.prepared.dataset,
-            clients=len(self.prepared.clients.ids),
+            seed=self.task.seed,
+            dataset=dataset,
+            clients=len(self.judges.ids),
             protocol=self.protocol.name,
             accuracy_client_mean=summary.client_mean,
             accuracy_weighted=summary.weighted,
@@ -324,16 +374,77 @@ class _Runner:
             accuracy_global=on_global,
             bytes_up=self.ledger.totals["up"],
             bytes_down=self.ledger.totals["down"],
-            seconds=journey.seconds,
+            seconds=self.journey.seconds,
             rounds=sum(phase.times for phase in self.plan if phase.evaluate),
-            best_round=journey.selection.round,
+            best_round=self.journey.selection.round,
             metric="roc_auc" if self.protocol.task == "link" else "accuracy",
             mechanism=weakest.mechanism if weakest else None,
             epsilon=weakest.bound.epsilon if weakest and math.isfinite(weakest.bound.epsilon) else None,
             delta=weakest.bound.delta if weakest else None,
-            privacy=weakest.in_words() if weakest else NO_GUARANTEE,
+            privacy=self._in_words(weakest),
+            suspects=tuple(self.robust.suspects()) if self.robust else (),
         )
-        return Finished(outcome, shared, journey.best_models, self.prepared, self.method)
+
+    def _in_words(self, weakest: Guarantee | None) -> str:
+        if weakest is None and self.method.mechanisms() and not self.facts:
+            return "an account needs figures of every owner, which stay there"
+        return weakest.in_words() if weakest else NO_GUARANTEE
+
+    def carry_on(
+        self,
+        watch: Callable[[Tick], None] = lambda tick: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """All that is left of the plan, from the folder's checkpoint if it has one."""
+        folder, journey, plan = self.folder, self.journey, self.plan
+        saved = folder.saved if folder else None
+        if saved is not None:
+            self.restore(saved)
+        total = sum(phase.times for phase in plan)
+        validation: float | None = None
+        while journey.phase < len(plan):
+            phase = plan[journey.phase]
+            while journey.iteration < phase.times:
+                started = time.perf_counter()
+                line = self.iterate()
+                journey.seconds += time.perf_counter() - started
+                if folder:
+                    folder.metrics.append(line)
+                value = line.get("validation")
+                validation = value if isinstance(value, float) else validation
+                loss = line.get("loss")
+                done = sum(p.times for p in plan[: journey.phase]) + journey.iteration
+                watch(Tick(phase.name, done, total, loss if isinstance(loss, float) else None, validation, journey.seconds))
+                stopping = stop()
+                if stopping or (folder and folder.checkpoint_due()):
+                    self.checkpoint()
+                if stopping:
+                    raise Interrupted(f"stopped after {phase.name} {journey.iteration} of {phase.times}")
+            journey.phase, journey.iteration = journey.phase + 1, 0
+
+
+def _embedded(
+    prepared: Prepared, method: Method[Any, Any], protocol: Protocol, chunk_size: int, folder: RunFolder | None
+) -> Runner:
+    """A run with all clients in this process."""
+    if any(prepared.cut.partition.graphless) and not method.accepts_graphless:
+        raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
+    ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
+    graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
+    chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
+    cohort = EmbeddedCohort.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
+    # The clients of the cut are tested even if they did not train.
+    judges = None
+    if method.sees_uncut_graph:
+        judges = EmbeddedCohort.start(method, prepared.clients, prepared.task, chunk_size=chunk_size)
+    return Runner(method, protocol, prepared.task, cohort, ledger, folder, judges, robust, facts_of(graph))
+
+
+def robust_for(method: Method[Any, Any], secure: bool = False) -> Robust | None:
+    """The aggregation that the training settings ask for; None is the method's own mean."""
+    rule, steps = method.training.aggregation, summed_steps(method)
+    check_rule(method.name, rule, steps, secure)
+    return Robust(rule, method.training.byzantine, steps) if rule != "mean" else None
 
 
 def execute(
@@ -347,35 +458,15 @@ def execute(
     stop: Callable[[], bool] = lambda: False,
 ) -> Finished:
     """Run a method to its end, or from the folder's checkpoint to its end."""
-    runner = _Runner(prepared, method, protocol, chunk_size, folder)
-    saved = folder.saved if folder else None
-    if saved is not None:
-        runner.restore(saved)
-    journey, plan = runner.journey, runner.plan
-    total = sum(phase.times for phase in plan)
-    validation: float | None = None
-    while journey.phase < len(plan):
-        phase = plan[journey.phase]
-        while journey.iteration < phase.times:
-            started = time.perf_counter()
-            line = runner.iterate()
-            journey.seconds += time.perf_counter() - started
-            if folder:
-                folder.metrics.append(line)
-            value = line.get("validation")
-            validation = value if isinstance(value, float) else validation
-            loss = line.get("loss")
-            done = sum(p.times for p in plan[: journey.phase]) + journey.iteration
-            watch(Tick(phase.name, done, total, loss if isinstance(loss, float) else None, validation, journey.seconds))
-            stopping = stop()
-            if stopping or (folder and folder.checkpoint_due()):
-                runner.checkpoint()
-            if stopping:
-                raise Interrupted(f"stopped after {phase.name} {journey.iteration} of {phase.times}")
-        journey.phase, journey.iteration = journey.phase + 1, 0
-    finished = runner.finish()
+    runner = _embedded(prepared, method, protocol, chunk_size, folder)
+    runner.carry_on(watch, stop)
+    shared, personal = runner.shared(), runner.journey.best_models
+    tested, on_global = shared if shared is not None else personal, None
+    if tested is not None:
+        on_global = global_accuracy(method, prepared.uncut, tested, protocol.evaluation, prepared.task)
+    finished = Finished(runner.outcome(prepared.dataset, on_global), shared, personal, prepared, method)
     if folder:
-        folder.finish(finished.outcome.as_json(), [m for m in (finished.shared, finished.personal) if m is not None], method)
+        folder.finish(finished.outcome.as_json(), [m for m in (shared, personal) if m is not None], method)
     return finished
 
 

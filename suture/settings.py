@@ -119,6 +119,10 @@ class TrainingSettings:
     """DP-SGD: noise on every step, as a multiple of dp_clip; 0 trains without. See docs/privacy.md."""
     dp_clip: Positive = 1.0
     """DP-SGD: the longest gradient a single training node can have."""
+    aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = "mean"
+    """How updates become one: all but the mean hold against a few wrong ones, for methods that only average."""
+    byzantine: Annotated[int, Field(ge=0)] = 1
+    """trimmed-mean, krum and multi-krum: how many clients may be wrong."""
 
 
 @dataclass(frozen=True)

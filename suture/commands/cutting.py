@@ -6,10 +6,15 @@ from pathlib import Path
 from statistics import median
 
 from rich.text import Text
+from torch_geometric.data import Data
 
+from suture.api import Plan
 from suture.commands.request import Request, settle
 from suture.graph import datasets
+from suture.graph.batch import batch_of
 from suture.graph.cut import Cut, save_manifest
+from suture.graph.data import num_classes
+from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
 from suture.report.text import count
@@ -18,7 +23,7 @@ from suture.runner import cut_graph, preprocess
 MOST_CLIENTS = 30
 
 
-def partition(request: Request, out: Path | None, data_root: Path | None) -> None:
+def partition(request: Request, out: Path | None, data_root: Path | None, shards: Path | None = None) -> None:
     """Print the cut's statistics; with `out`, write its manifest."""
     made = settle(request).plan
     graph = preprocess(datasets.load(made.dataset, data_root), made.protocol.preprocess)
@@ -43,6 +48,11 @@ def partition(request: Request, out: Path | None, data_root: Path | None) -> Non
         ("clustering", f"{statistics.clustering_coefficient:.3f}  (mean local coefficient of the clients' graphs)"),
     ):
         screen.print(Text(f"{name:<20} {value}"))
+    if shards is not None:
+        _write_shards(made, graph, cut, shards)
+        screen.print(
+            Text(f"\nwrote a file for each client to {shards}; use them with: suture owner start --data"), soft_wrap=True
+        )
     if out is not None:
         digest = save_manifest(cut, out)
         screen.print(Text(f"\nwrote {out} (SHA-256 {digest[:16]}...); use it with: --manifest {out}"), soft_wrap=True)
@@ -58,3 +68,12 @@ def _clients(cut: Cut, statistics: CutStatistics) -> object:
     for name, graphless, *numbers in zip(cut.partition.ids, cut.partition.graphless, *columns, strict=True):
         table.add_row(f"{name} (edges hidden)" if graphless else name, *(f"{number:,}" for number in numbers))
     return table
+
+
+def _write_shards(made: Plan, graph: Data, cut: Cut, folder: Path) -> None:
+    """Every client's piece in a file of its own, as an owner in a federation would have it."""
+    parts = cut.partition
+    pieces = batch_of(graph, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
+    normalised = made.protocol.preprocess.row_normalise
+    for owner in cut.partition.ids:
+        save_shard(pieces, owner, folder / f"{owner}.safetensors", classes=num_classes(graph), row_normalised=normalised)

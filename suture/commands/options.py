@@ -37,3 +37,4 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and th
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or comparison")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all details")]
+KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="Folder of this party's start-up kit")]

@@ -17,6 +17,7 @@ from suture.commands.stopping import Halt, Stopper
 from suture.errors import StorageError
 from suture.report import console
 from suture.report.progress import watching
+from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
 from suture.runner import Interrupted, Tick
 from suture.storage import disk_errors, make_folder, write_json
@@ -107,6 +108,7 @@ def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work)
         write_results(lines, work.json)
     if work.json != STDOUT:
         console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
+        name_suspects(comparison.outcomes)
     if not work.quiet:
         console.notes().print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from suture.graph.batch import GraphBatch
-from suture.message import Message, Nothing, Record, Scalar
-from suture.method import Clients, M, Method, R, S, Scores, Task
+from suture.message import Message, Model, Nothing, Record, Scalar
+from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
+from suture.robust import Robust
 from suture.streams import Streams, rank
 
 
@@ -51,6 +52,7 @@ class Shared(Generic[S]):
     chunks: list[Chunk[S]]
     ledger: Ledger
     through_bytes: bool
+    robust: Robust | None = None
     asked: int = 0
     reports: dict[str, float] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class EmbeddedCohort(Generic[S]):
         chunk_size: int = 0,
         ledger: Ledger | None = None,
         through_bytes: bool = False,
+        robust: Robust | None = None,
     ) -> EmbeddedCohort[S]:
         """Give every client its initial state. `chunk_size` 0 runs all clients at once."""
         size = chunk_size or len(graph.ids)
@@ -80,7 +83,7 @@ class EmbeddedCohort(Generic[S]):
             part = graph.select(graph.ids[first : first + size])
             rng = Streams.of(task.seed, part.ids, "init", device=part.device)
             chunks.append(Chunk(part, method.init_clients(Clients(part, Nothing(part.ids), rng, task))))
-        shared = Shared(method, task, chunks, ledger or NoLedger(), through_bytes)
+        shared = Shared(method, task, chunks, ledger or NoLedger(), through_bytes, robust)
         return EmbeddedCohort(shared, graph.ids)
 
     @property
@@ -126,7 +129,8 @@ class EmbeddedCohort(Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
         shared.asked += 1
-        return self._ask(step, message)
+        reply = self._ask(step, message)
+        return shared.robust.fold(step.__name__, reply) if shared.robust else reply
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; training goes on as if this had not been asked."""
@@ -156,6 +160,18 @@ class EmbeddedCohort(Generic[S]):
             _check(record, tuple(ids), step.__name__)
         chunk.state = chunk.state.replace_rows(state)
         return _through_bytes(reply) if shared.through_bytes else reply
+
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V) -> V:
+        """One iteration of a phase; here nobody can get lost on the way."""
+        return body(server, cast(Cohort, self))
+
+    def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
+        """The complete models of these clients, for the run to keep."""
+        method = self._shared.method
+        return self.peek(lambda clients: method.assemble(clients, deployed.select(clients.ids))).select(ids)
+
+    def committed(self) -> None:
+        """A checkpoint has been written; states live in it, so there is nothing to do."""
 
     def peek(self, look: Callable[[Clients[S]], R]) -> R:
         """What an experimenter, but no server, may see: `look` at the clients without asking them anything."""

@@ -58,6 +58,7 @@ class FedAvg(Method[Server, Kept]):
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "average the clients' models after each round"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
     def shared_names(self, task: Task) -> list[str]:
         """Parameters that travel: all of them."""

@@ -20,6 +20,7 @@ class FedPer(FedAvg):
     name: ClassVar[str] = "fedper"
     summary: ClassVar[str] = "FedAvg on the body, the last layers stay personal"
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
+    sums: ClassVar[tuple[str, ...]] = ("local_update",)
     one_model: ClassVar[bool] = False
 
     personal_layers: int = 1

@@ -21,6 +21,7 @@ class FedSage(FedAvg):
     name: ClassVar[str] = "fedsage"
     summary: ClassVar[str] = "FedAvg with GraphSAGE on sampled neighbourhoods"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
+    sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
     batch_size: int = 64
     """Training nodes in a mini-batch; 0 trains full batch."""

@@ -81,7 +81,10 @@ def _state(outcome: Outcome | None, curve: Curve, total: int) -> str:
 
 
 def _clients(path: Path, made: Plan, outcome: Outcome | None, curve: Curve) -> RenderableType:
-    parts = load_manifest(path / "manifest.json").partition
+    manifest = path / "manifest.json"
+    if not manifest.exists():
+        return Text("The pieces of the graph are with their owners; what each of them predicts, only it knows.")
+    parts = load_manifest(manifest).partition
     when = "in the reported round" if outcome else f"in round {curve.rounds[-1]}" if curve.rounds else "unknown yet"
     accuracy: tuple[float | None, ...] = (None,) * len(parts.ids)
     if curve.rounds:

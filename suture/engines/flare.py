@@ -1,0 +1,137 @@
+"""NVIDIA FLARE as the transport: one coordinator, one warm process per owner, direct calls, mutual TLS.
+
+FLARE starts, in every party's job process, one installed class that the job names (`Coordinating` at the coordinator,
+`Answering` at an owner); jobs carry no code. All that passes through FLARE is the bytes of our own frames.
+Coordinator and owner are given their work by subclasses (`suture.federation.party`): engines know no methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+from nvflare.collab import collab
+
+from suture.engines.exchange import Json, Unreachable
+
+KIT = "SUTURE_KIT"
+"""Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
+TOPIC = "suture"
+SERVER = "server"
+SECONDS_BETWEEN_PINGS = 8.0
+PINGS = 3
+"""So many unanswered ones in a row, and a process is gone."""
+
+
+def kit_folder() -> Path:
+    """This party's start-up kit."""
+    return Path(os.environ[KIT])
+
+
+class FlareTransport:
+    """Calls owners' published `answer`, one direct call each."""
+
+    def __init__(self, proxies: list[Any]) -> None:
+        self._proxies = {proxy.name: proxy for proxy in proxies}
+        # Abandoned calls stay in their threads until they time out, so there must be enough of them.
+        self._pool = ThreadPoolExecutor(16 * max(1, len(proxies)), thread_name_prefix="call")
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Every owner in this job, in the order of their names."""
+        return tuple(sorted(self._proxies))
+
+    def call(self, owner: str, request: bytes, timeout: float) -> bytes:
+        """One call; whatever goes wrong on the way, the owner did not answer."""
+        proxy = self._proxies[owner]
+        waiting = self._pool.submit(lambda: proxy(timeout=timeout).answer(request))
+        try:
+            reply = self._result(proxy, waiting)
+        except Exception as error:
+            raise Unreachable(f"no answer ({error})") from error
+        if not isinstance(reply, bytes):
+            raise Unreachable(f"its answer is {type(reply).__name__}, not bytes")
+        return reply
+
+    @staticmethod
+    def _result(proxy: Any, waiting: Future[Any]) -> Any:
+        """The call's result; given up early if the owner's process is not there any more.
+
+        A call to a party that was restarted meanwhile would hang until its timeout, which has to allow for long steps.
+        """
+        missed = 0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return waiting.result(SECONDS_BETWEEN_PINGS)
+            try:
+                proxy(timeout=SECONDS_BETWEEN_PINGS).alive()
+                missed = 0
+            except Exception as error:
+                missed += 1
+                if missed >= PINGS:
+                    raise Unreachable("its process is gone") from error
+
+
+class Coordinating(FLComponent):  # type: ignore[misc]
+    """The coordinator's job process."""
+
+    take_home: Path
+    """What is put here can be downloaded by the operator after the job."""
+
+    @collab.main  # type: ignore[untyped-decorator]
+    def main(self) -> None:
+        """FLARE calls this once all owners' processes are up."""
+        self.conduct(FlareTransport(list(collab.clients)))
+
+    @abstractmethod
+    def conduct(self, transport: FlareTransport) -> None:
+        """Carry out what was ordered."""
+
+    @abstractmethod
+    def command(self, wanted: dict[str, Json]) -> dict[str, Json]:
+        """Answer the operator while the job runs."""
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Listen to the operator from the start."""
+        if event_type == EventType.START_RUN:
+            fl_ctx.get_engine().register_app_command(TOPIC, self._on_command)
+            self.take_home = Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())) / TOPIC
+
+    def _on_command(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Json]:
+        return self.command(data if isinstance(data, dict) else {})
+
+
+class Answering:
+    """An owner's job process."""
+
+    @collab.init  # type: ignore[untyped-decorator]
+    def begin(self) -> None:
+        """FLARE calls this before any request."""
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Load what is needed to answer."""
+
+    @abstractmethod
+    def respond(self, request: bytes) -> bytes:
+        """Answer one frame."""
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def alive(self) -> bool:
+        """Whether there is still a process here, be it busy."""
+        return True
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def answer(self, request: bytes) -> bytes:
+        """All that can be asked here, and by the coordinator only: owners never serve each other."""
+        if collab.caller != SERVER:
+            raise PermissionError("only the coordinator is answered")
+        return self.respond(request)

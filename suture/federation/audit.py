@@ -1,0 +1,67 @@
+"""The audit log: one line for everything that was opened, refused, lost or finished, at every party.
+
+{"time": "2026-01-01T12:00:00Z", "party": "hospital-a", "event": "refused", "run": "...", "reason": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+from suture.engines.exchange import Json
+from suture.storage import disk_errors
+
+AUDIT = "audit.jsonl"
+REFUSED_CONNECTION = re.compile(
+    r"(CERTIFICATE_VERIFY_FAILED|PEER_DID_NOT_RETURN_A_CERTIFICATE|TLSV1_ALERT|SSLV3_ALERT|HTTP_REQUEST|WRONG_VERSION_NUMBER"
+    r"|bad certificate|unknown ca|SSLError|certificate required|UNEXPECTED_EOF)",
+    re.IGNORECASE,
+)
+
+
+class AuditLog:
+    """Appends lines, each with one write, so that several processes of a party can share the file."""
+
+    def __init__(self, path: Path, party: str) -> None:
+        self.path, self.party = path, party
+        self._lock = threading.Lock()
+
+    def note(self, event: str, **details: Json) -> None:
+        """One line."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = json.dumps({"time": stamp, "party": self.party, "event": event, **details}) + "\n"
+        with self._lock, disk_errors("write", self.path):
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+
+
+def read_audit(path: Path) -> list[dict[str, Json]]:
+    """All lines so far."""
+    if not path.exists():
+        return []
+    with disk_errors("read", path):
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class AuditHandler(logging.Handler):
+    """A logging handler for a party's start-up kit: connections refused by TLS become lines of its audit log."""
+
+    def __init__(self, path: str, party: str) -> None:
+        super().__init__(logging.DEBUG)
+        self._audit = AuditLog(Path(path), party)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Copy what is about a refused connection."""
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text = f"{text}: {record.exc_info[1]}"
+        if REFUSED_CONNECTION.search(text):
+            self._audit.note("connection refused", reason=text[:500])

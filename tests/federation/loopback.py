@@ -1,0 +1,162 @@
+"""A federation of real processes on this machine: kits, parties that can be killed, an operator."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import psutil
+import torch
+
+from suture import api
+from suture.cli import main
+from suture.engines import flare_kits
+from suture.engines.flare_kits import Kit
+from suture.engines.remote import FaultSettings
+from suture.federation.conduct import Order, order_of
+from suture.federation.operate import Following
+from suture.graph.shard import save_shard
+from suture.runner import Prepared
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = "csbm:nodes=240,features=40,words_per_node=8"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def planned(method: str, clients: int, *overrides: str, dataset: str = SMALL) -> api.Plan:
+    return api.plan(dataset, [method], clients=clients, seeds=[0], overrides=overrides)
+
+
+def prepared(made: api.Plan, data_root: Path | None = None) -> Prepared:
+    return api._Source(made, made.dataset, None, None, api.Options(data_root=data_root)).prepared(0)
+
+
+def write_shards(made: api.Plan, folder: Path, data_root: Path | None = None) -> Prepared:
+    """The piece of every client of a cut in a file of its own."""
+    world = prepared(made, data_root)
+    normalised = made.protocol.preprocess.row_normalise
+    for owner in world.clients.ids:
+        path = folder / f"{owner}.safetensors"
+        save_shard(world.clients, owner, path, classes=world.task.classes, row_normalised=normalised)
+    return world
+
+
+@dataclass
+class Loopback:
+    """One coordinator and its owners, each a process."""
+
+    folder: Path
+    owners: Sequence[str]
+    shards: Path
+    policies: dict[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.port = free_port()
+        kits = self.folder / "kits"
+        server = f"localhost:{self.port}"
+        assert main(["federation", "create", "--owners", ",".join(self.owners), "--server", server, "--out", str(kits)]) == 0
+        self.kits = {name: kits / name for name in ("coordinator", "operator", *self.owners)}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def kit(self, name: str) -> Kit:
+        role = name if name in ("coordinator", "operator") else "owner"
+        return Kit.read(self.kits[name], role)
+
+    def start(self, *names: str) -> None:
+        """Each party as its own command starts it."""
+        for name in names or ("coordinator", *self.owners):
+            arguments = ["coordinator", "start", str(self.kits[name])]
+            if name != "coordinator":
+                data = self.shards / f"{name}.safetensors"
+                policy = ["--policy", str(self.policies[name])] if name in self.policies else []
+                arguments = ["owner", "start", str(self.kits[name]), "--data", str(data), *policy]
+            with (self.kits[name] / "output.txt").open("ab") as output:
+                self.processes[name] = self.suture(*arguments, output=output)
+
+    def suture(self, *arguments: str, output: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "suture", *arguments]
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """A command to its end: (exit code, everything it printed)."""
+        process = self.suture(*arguments)
+        printed, _ = process.communicate(timeout=600)
+        return process.returncode, printed.decode()
+
+    def wait(self, seconds: float = 900) -> None:
+        """Until the coordinator answers and every started owner is connected."""
+        expected = {name for name in self.processes if name != "coordinator"}
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                operator = flare_kits.Operator(self.kit("operator"), timeout=30)
+            except flare_kits.SessionError:
+                time.sleep(0.5)
+                continue
+            try:
+                while time.monotonic() < end:
+                    if expected <= operator.connected():
+                        return
+                    time.sleep(0.3)
+            finally:
+                operator.close()
+        raise TimeoutError(f"not connected: {expected}")
+
+    def job_process(self, name: str) -> psutil.Process | None:
+        children = psutil.Process(self.processes[name].pid).children()
+        return children[0] if children else None
+
+    def kill(self, name: str) -> None:
+        """kill -9, as a power cut would."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is not None:
+                continue
+            parent = psutil.Process(process.pid)
+            for one in [*parent.children(recursive=True), parent]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            process.wait()
+
+    def order(self, made: api.Plan, run: str, **faults: object) -> Order:
+        return order_of(made, run, replace(FaultSettings(), **faults))  # type: ignore[arg-type]
+
+    def carry_out(self, orders: Sequence[Order]) -> list[Path]:
+        """Submit and follow; the folder of each run."""
+        following = Following(self.kit("operator"), patience=300)
+        out = [self.folder / "runs" / order.run for order in orders]
+        try:
+            following.carry_out(orders, out)
+        finally:
+            following.close()
+        return out
+
+
+def embedded(made: api.Plan, out: Path, data_root: Path | None = None) -> Path:
+    """The same run in one process, one client at a time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    source = api._Source(made, made.dataset, None, None, api.Options(data_root=data_root, chunk=1))
+    world = source.prepared(made.seeds[0])
+    folder = api._new_run(made, made.methods[0], world, out, api.Options(chunk=1))
+    api._execute(made, made.methods[0], world, folder, api.Options(chunk=1))
+    torch.set_num_threads(threads)
+    return out

@@ -1,0 +1,424 @@
+"""What can go wrong between a coordinator and its owners, on transports without a network."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from pipes import Piped
+
+import pytest
+import torch
+
+from suture import api
+from suture.checkpoint import load_models
+from suture.engines.exchange import Frame, Refused, Unreachable
+from suture.engines.remote import FaultSettings
+from suture.federation.audit import AUDIT, AuditLog, read_audit
+from suture.federation.conduct import Conductor, Order, order_of
+from suture.federation.policy import gaussian_epsilon
+from suture.federation.site import Site
+from suture.graph.shard import save_shard
+from suture.message import Message, Model
+from suture.methods.fedavg import Up
+
+DATASET = "csbm:nodes=200,features=30,words_per_node=6"
+OWNERS = ("client-00", "client-01", "client-02")
+QUICK = FaultSettings(patience=0.2, step_timeout=30)
+
+
+def planned(method: str = "fedavg", rounds: int = 4, *more: str) -> api.Plan:
+    overrides = [f"rounds={rounds}", "model.hidden=8", *more]
+    return api.plan(DATASET, [method], clients=3, seeds=[0], overrides=overrides)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = planned()
+    world = api._Source(made, made.dataset, None, None, api.Options()).prepared(0)
+    assert world.clients.ids == OWNERS
+    folder = tmp_path_factory.mktemp("shards")
+    normalised = made.protocol.preprocess.row_normalise
+    for owner in OWNERS:
+        path = folder / f"{owner}.safetensors"
+        save_shard(world.clients, owner, path, classes=world.task.classes, row_normalised=normalised)
+    return folder
+
+
+class InProcess:
+    """Desks called directly; `meddle` may raise, repeat or change what passes."""
+
+    def __init__(self, folder: Path, shards: Path, policies: dict[str, str] | None = None) -> None:
+        self.sites = {}
+        for owner in OWNERS:
+            policy = None
+            if policies and owner in policies:
+                policy = folder / f"{owner}.toml"
+                policy.parent.mkdir(parents=True, exist_ok=True)
+                policy.write_text(policies[owner])
+            self.sites[owner] = Site.settle(owner, shards / f"{owner}.safetensors", policy, folder / owner)
+        self.desks = {owner: site.desk() for owner, site in self.sites.items()}
+        self.meddle: Callable[[str, Frame, Callable[[], bytes]], bytes] = lambda owner, frame, answer: answer()
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        return OWNERS
+
+    def call(self, owner: str, request: bytes, timeout: float) -> bytes:
+        return self.meddle(owner, Frame.unpack(request), lambda: self.desks[owner].answer(request))
+
+    def reborn(self, owner: str) -> None:
+        """The owner's process was killed and started again."""
+        self.desks[owner] = self.sites[owner].desk()
+
+    def audit(self, owner: str) -> list[dict[str, object]]:
+        return read_audit(self.sites[owner].home / AUDIT)  # type: ignore[return-value]
+
+
+def ordered(made: api.Plan, faults: FaultSettings = QUICK, run: str = "run") -> Order:
+    return order_of(made, run, faults)
+
+
+def conductor(order: Order, folder: Path, transport: object) -> Conductor:
+    return Conductor(order, folder / "run", transport, AuditLog(folder / AUDIT, "coordinator"))  # type: ignore[arg-type]
+
+
+def metrics(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+def undisturbed(made: api.Plan, folder: Path, shards: Path) -> Path:
+    assert conductor(ordered(made), folder, InProcess(folder / "owners", shards)).carry_on() is not None
+    return folder
+
+
+def assert_same_end(left: Path, right: Path) -> None:
+    """The same numbers in every round, each round once, and the same models everywhere, to the last bit."""
+    assert metrics(left) == metrics(right)
+    paths = ["run/model.safetensors", *(f"owners/{owner}/runs/run/model.safetensors" for owner in OWNERS)]
+    for path in paths:
+        mine, theirs = load_models(left / path)[0], load_models(right / path)[0]
+        assert mine.keys() == theirs.keys()
+        for client, tree in mine.items():
+            assert all(torch.equal(value, theirs[client][name]) for name, value in tree.items()), (path, client)
+
+
+@pytest.fixture(scope="module")
+def reference(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return undisturbed(planned("fedper"), tmp_path_factory.mktemp("reference"), shards)
+
+
+class CoordinatorKilled(BaseException):
+    """Not an error anybody may handle."""
+
+
+def test_coordinator_killed_at_any_call(shards: Path, tmp_path: Path) -> None:
+    """At one call after the other, before or after the owner got it, the coordinator dies."""
+    made = planned("fedper", 2)
+    reference = undisturbed(made, tmp_path / "reference", shards)
+    for moment in range(1, 60, 2):
+        folder = tmp_path / str(moment)
+        transport = InProcess(folder / "owners", shards)
+        calls = 0
+
+        def meddle(owner: str, frame: Frame, answer: Callable[[], bytes], moment: int = moment) -> bytes:
+            nonlocal calls
+            calls += 1
+            if calls == moment:
+                if moment % 4 == 1:
+                    answer()
+                raise CoordinatorKilled
+            return answer()
+
+        transport.meddle = meddle
+        try:
+            conductor(ordered(made), folder, transport).carry_on()
+        except CoordinatorKilled:
+            pass
+        else:
+            break
+        transport.meddle = lambda owner, frame, answer: answer()
+        for owner in OWNERS:
+            transport.reborn(owner)
+        assert conductor(ordered(made), folder, transport).carry_on() is not None
+        assert_same_end(folder, reference)
+    assert moment > 15
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_owner_killed_at_random_calls(seed: int, reference: Path, shards: Path, tmp_path: Path) -> None:
+    """A killed owner loses nothing it has answered; its next process goes on, and the reply that was lost is given again."""
+    chance = random.Random(seed)
+    transport = InProcess(tmp_path / "owners", shards)
+
+    def meddle(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        kind = chance.random()
+        if kind < 0.04:  # killed before the request came
+            transport.reborn(owner)
+            raise Unreachable("no answer")
+        if kind < 0.08:  # killed with the reply on its way
+            answer()
+            transport.reborn(owner)
+            raise Unreachable("no answer")
+        return answer()
+
+    transport.meddle = meddle
+    order, legs = ordered(planned("fedper"), replace(QUICK, patience=0.0)), 1
+    while conductor(order, tmp_path, transport).carry_on() is None:
+        legs += 1
+    assert legs > 1
+    assert_same_end(tmp_path, reference)
+
+
+def test_repeated_delivery_is_harmless(reference: Path, shards: Path, tmp_path: Path) -> None:
+    transport = InProcess(tmp_path / "owners", shards)
+
+    def twice(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        first, second = answer(), answer()
+        assert first == second or frame.header["verb"] == "open"
+        return second
+
+    transport.meddle = twice
+    assert conductor(ordered(planned("fedper")), tmp_path, transport).carry_on() is not None
+    assert_same_end(tmp_path, reference)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedpub", "gcfl", "fedproto"])
+def test_a_lost_owner_is_named_and_rejoins(method: str, shards: Path, tmp_path: Path) -> None:
+    """The round goes on without it; when it is back, it takes part again, and its rows were kept by its name."""
+    transport = InProcess(tmp_path / "owners", shards)
+    made = planned(method, 6)
+
+    def gone_for_a_while(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        asked = frame.header.get("number", 0)
+        if owner == "client-01" and isinstance(asked, int) and 3 <= asked <= 4 and frame.header["verb"] != "finish":
+            raise Unreachable("no answer")
+        return answer()
+
+    transport.meddle = gone_for_a_while
+    faults = replace(QUICK, on_loss="continue", patience=0.0)
+    assert conductor(ordered(made, faults), tmp_path, transport).carry_on() is not None
+    events = read_audit(tmp_path / AUDIT)
+    assert next(line["owner"] for line in events if line["event"] == "owner is lost") == "client-01"
+    assert any(line["event"] == "owner is back" and line["owner"] == "client-01" for line in events)
+    assert len(metrics(tmp_path)) == 6
+    sent = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    trained = {line["ask"]: set() for line in sent}
+    for line in sent:
+        if line["step"] == "local_update" and line["direction"] == "up":
+            trained[line["ask"]] |= set(line["clients"])
+    assert trained[2] == set(OWNERS)
+    assert trained[3] == {"client-00", "client-02"}
+    assert trained[6] == set(OWNERS)
+
+
+def test_waiting_stops_at_the_last_finished_round(reference: Path, shards: Path, tmp_path: Path) -> None:
+    transport = InProcess(tmp_path / "owners", shards)
+
+    def gone(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        if owner == "client-02" and frame.header.get("number") == 3:
+            raise Unreachable("no answer")
+        return answer()
+
+    transport.meddle = gone
+    leg = conductor(ordered(planned("fedper")), tmp_path, transport)
+    assert leg.carry_on() is None
+    assert leg.status["state"] == "waiting"
+    assert "client-02" in str(leg.status["reason"])
+    transport.meddle = lambda owner, frame, answer: answer()
+    assert conductor(ordered(planned("fedper")), tmp_path, transport).carry_on() is not None
+    assert_same_end(tmp_path, reference)
+
+
+def _spoilt(frame: bytes, spoil: Callable[[Up], Message]) -> bytes:
+    parsed = Frame.unpack(frame)
+    return Frame(parsed.header, spoil(Up.unpack(parsed.body)).pack()).pack()
+
+
+def _scaled(up: Up, factor: float) -> Up:
+    return replace(up, params={name: value * factor for name, value in up.params.items()})
+
+
+SPOILT: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "nan": (lambda b: _spoilt(b, lambda up: _scaled(up, float("nan"))), "NaN"),
+    "infinite": (lambda b: _spoilt(b, lambda up: _scaled(up, float("inf"))), "NaN or infinity"),
+    "another type": (lambda b: _spoilt(b, lambda up: Model(up.ids, up.params)), "expected a Up"),
+    "another owner": (lambda b: _spoilt(b, lambda up: replace(up, ids=("client-01",))), "answers for client-01"),
+    "another shape": (
+        lambda b: _spoilt(b, lambda up: replace(up, params={n: v[..., :-1] for n, v in up.params.items()})),
+        "expected float32",
+    ),
+    "a field less": (
+        lambda b: _spoilt(b, lambda up: replace(up, params=dict(list(up.params.items())[1:]))),
+        "absent",
+    ),
+    "cut short": (lambda b: b[:-5], "cut short"),
+    "no frame": (lambda b: b"\x80\x04pickle", "malformed"),
+    "oversized": (lambda b: b + bytes(2_000_000), "larger than"),
+    "another step": (lambda b: Frame({"number": 99}, Frame.unpack(b).body).pack(), "answers step 99"),
+}
+
+
+@pytest.mark.parametrize("kind", list(SPOILT))
+def test_a_bad_reply_is_refused_named_and_harmless(kind: str, shards: Path, tmp_path: Path) -> None:
+    """Refused by name; the model is the one the two others train, as if the third had never come."""
+    spoil, reason = SPOILT[kind]
+    faults = replace(QUICK, on_loss="continue", patience=0.0, max_reply_bytes=1_000_000)
+    ends = []
+    for name in ("spoilt", "absent"):
+        transport = InProcess(tmp_path / name / "owners", shards)
+
+        def meddle(owner: str, frame: Frame, answer: Callable[[], bytes], name: str = name) -> bytes:
+            late = frame.header["verb"] == "ask" and frame.number("number") >= 2
+            if owner == "client-00" and late:
+                if name == "spoilt":
+                    return spoil(answer())
+                raise Unreachable("no answer")
+            again = frame.header["verb"] in ("evaluate", "open") and frame.number("number") >= 2
+            if owner == "client-00" and name == "absent" and again:
+                raise Unreachable("no answer")
+            return answer()
+
+        transport.meddle = meddle
+        assert conductor(ordered(planned(), faults), tmp_path / name, transport).carry_on() is not None
+        ends.append(load_models(tmp_path / name / "run" / "model.safetensors")[0]["shared"])
+    refused = [line for line in read_audit(tmp_path / "spoilt" / AUDIT) if line["event"] == "owner is lost"]
+    assert refused[0]["owner"] == "client-00"
+    assert reason in str(refused[0]["reason"])
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_owners_as_processes_survive_kill_9(reference: Path, shards: Path, tmp_path: Path) -> None:
+    transport = Piped(tmp_path / "owners", OWNERS, shards)
+    try:
+        plain = transport.call
+
+        def killing(owner: str, request: bytes, timeout: float) -> bytes:
+            frame = Frame.unpack(request)
+            if owner == "client-01" and frame.header.get("number") == 3 and "killed" not in vars(transport):
+                transport.killed = True  # type: ignore[attr-defined]
+                reply = plain(owner, request, timeout)
+                transport.kill(owner)
+                assert reply
+                raise Unreachable("no answer")
+            return plain(owner, request, timeout)
+
+        transport.call = killing  # type: ignore[method-assign]
+        order = ordered(planned("fedper"), replace(QUICK, patience=0.0))
+        assert conductor(order, tmp_path, transport).carry_on() is None
+        transport.start("client-01")
+        assert conductor(order, tmp_path, transport).carry_on() is not None
+        assert_same_end(tmp_path, reference)
+    finally:
+        transport.close()
+
+
+POLICIES = {
+    "a method": ('methods = ["fedprox"]', "the policy allows fedprox, not fedavg"),
+    "a field": ('forbid_fields = ["loss"]', "the policy forbids loss to leave"),
+    "a part of a field": ('forbid_fields = ["params.layer1"]', "the policy forbids params.layer1 to leave"),
+    "rounds": ("max_rounds = 3", "the policy allows 3 iterations a run, asked are 4"),
+    "size": ("max_message_bytes = 500", "the policy allows replies of 500 bytes"),
+    "no secure aggregation": ("require_secure_aggregation = true", "requires secure aggregation"),
+    "no noise": ("[privacy]\nepsilon = 1.0", "no DP-SGD"),
+}
+
+
+@pytest.mark.parametrize("kind", list(POLICIES))
+def test_an_owner_refuses_what_its_policy_forbids(kind: str, shards: Path, tmp_path: Path) -> None:
+    policy, reason = POLICIES[kind]
+    transport = InProcess(tmp_path / "owners", shards, {"client-01": policy})
+    with pytest.raises(Refused, match="owner client-01 refuses"):
+        conductor(ordered(planned()), tmp_path, transport).carry_on()
+    assert any(line["event"] == "refused" and reason in str(line["reason"]) for line in transport.audit("client-01"))
+    noted = [line for line in read_audit(tmp_path / AUDIT) if line["event"] == "refused by an owner"]
+    assert noted and noted[0]["owner"] == "client-01" and reason in str(noted[0]["reason"])
+    assert not any(line["event"] == "refused" for line in transport.audit("client-00"))
+
+
+def test_a_budget_over_several_runs(shards: Path, tmp_path: Path) -> None:
+    """Opening the same run again costs nothing; the third run of four rounds is one too many."""
+    transport = InProcess(tmp_path / "owners", shards, {"client-00": "total_rounds = 10"})
+    for run in ("first", "second"):
+        order = ordered(planned(), run=run)
+        assert Conductor(order, tmp_path / run, transport, AuditLog(tmp_path / AUDIT, "c")).carry_on() is not None
+    with pytest.raises(Refused, match="budget of 10 iterations is exceeded: 8 are spent"):
+        conductor(ordered(planned(), run="third"), tmp_path, transport).carry_on()
+
+
+def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> None:
+    transport = InProcess(tmp_path / "owners", shards)
+    assert conductor(ordered(planned()), tmp_path, transport).carry_on() is not None
+    body = Model(("client-00",), {}).pack()
+    header = {"verb": "ask", "run": "run", "number": 9, "base": 9}
+    for change, reason in (
+        ({"step": "init_server"}, "not a step that fedavg declares"),
+        ({"step": "__init__"}, "not a step that fedavg declares"),
+        ({"step": "local_update", "run": "another"}, "has not been opened"),
+        ({"step": "local_update", "run": "../../run"}, "has not been opened"),
+        ({"verb": "eval"}, "nothing this owner can be asked for"),
+        ({"step": "local_update", "number": -1}, "whole number"),
+        ({"step": "local_update", "number": 0}, "numbered from 1"),
+    ):
+        reply = Frame.unpack(transport.desks["client-00"].answer(Frame({**header, **change}, body).pack()))
+        assert reason in str(reply.header["refused"])
+    assert sum(line["event"] == "refused" for line in transport.audit("client-00")) == 7
+
+
+def test_terms_are_checked_by_the_owner(shards: Path, tmp_path: Path) -> None:
+    """Whatever a coordinator sends as terms, only installed methods with valid fields are opened."""
+    site = InProcess(tmp_path, shards).sites["client-00"]
+    terms: dict[str, object] = {"method": "fedprox", "features": 30, "classes": 5, "seed": 0, "rounds": 100}
+    site.open_run("fine", dict(terms))  # type: ignore[arg-type]
+    for change, reason in (
+        ({"method": "os.system"}, "unknown method"),
+        ({"method": "global"}, "uncut graph"),
+        ({"fields": {"mu": "1; import os"}}, "mu must be"),
+        ({"fields": {"nu": 1.0}}, "unknown"),
+        ({"code": "print()"}, "unknown"),
+        ({"features": 31}, "31 features"),
+        ({"rounds": 1}, "iterations"),
+        ({"training": {"rounds": -5}}, "rounds"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            site.open_run("bad", {**terms, **change})  # type: ignore[dict-item]
+
+
+def test_owners_must_have_the_same_features(shards: Path, tmp_path: Path) -> None:
+    transport = InProcess(tmp_path / "owners", shards)
+
+    def lie(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        if owner == "client-02" and frame.header["verb"] == "describe":
+            return Frame({"features": 7, "classes": 5}).pack()
+        return answer()
+
+    transport.meddle = lie
+    with pytest.raises(Exception, match="client-02 has 7"):
+        conductor(ordered(planned()), tmp_path, transport).carry_on()
+
+
+def test_epsilon_bound_is_not_below_the_exact_one() -> None:
+    """The exact epsilon of one Gaussian mechanism, found from its privacy profile by bisection, is below the bound."""
+    normal = torch.distributions.Normal(0.0, 1.0)
+
+    def delta(epsilon: float, mu: float) -> float:
+        left = normal.cdf(torch.tensor(-epsilon / mu + mu / 2, dtype=torch.float64))
+        right = normal.cdf(torch.tensor(-epsilon / mu - mu / 2, dtype=torch.float64))
+        return float(left - torch.tensor(epsilon, dtype=torch.float64).exp() * right)
+
+    for sigma, steps in ((1.0, 1), (4.0, 20), (10.0, 300)):
+        mu = steps**0.5 / sigma  # T mechanisms are one with mu = sqrt(T) / sigma
+        low, high = 0.0, 100.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if delta(middle, mu) > 1e-5 else (low, middle)
+        bound = gaussian_epsilon(sigma, steps, 1e-5)
+        assert high <= bound <= 1.5 * high
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    torch.set_num_threads(1)
+    yield

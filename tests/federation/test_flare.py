@@ -1,0 +1,119 @@
+"""Every method between real processes with mutual TLS ends as in one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+from loopback import Loopback, embedded, planned, write_shards
+from numpy.testing import assert_allclose
+
+from suture.checkpoint import load_models
+from suture.config import to_toml
+from suture.methods import METHODS
+
+OWNERS = 3
+FEDERATED = [name for name, method in METHODS.items() if not method.sees_uncut_graph]
+
+
+def short(name: str, *more: str):
+    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *more)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    folder = tmp_path_factory.mktemp("federation")
+    world = write_shards(short("fedavg"), folder / "shards")
+    parties = Loopback(folder, world.clients.ids, folder / "shards")
+    parties.start()
+    try:
+        parties.wait()
+        yield parties
+    finally:
+        parties.stop()
+
+
+@pytest.fixture(scope="module")
+def finished(federation: Loopback) -> dict[str, Path]:
+    """One job, all methods, the owners' processes warm."""
+    orders = [federation.order(short(name), f"equal-{name}") for name in FEDERATED]
+    return dict(zip(FEDERATED, federation.carry_out(orders), strict=True))
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_equals_the_embedded_run(name: str, finished: dict[str, Path], federation: Loopback, tmp_path: Path) -> None:
+    alone = embedded(short(name), tmp_path / "embedded")
+    for mine, theirs in zip(lines(finished[name]), lines(alone), strict=True):
+        assert mine.keys() == theirs.keys()
+        for key, value in mine.items():
+            if isinstance(value, float):
+                assert_allclose(value, theirs[key], rtol=1e-5, atol=1e-5, err_msg=key)
+            elif key.startswith("client_"):
+                assert_allclose(value, theirs[key], atol=1e-5, err_msg=key)
+            else:
+                assert value == theirs[key], key
+    ours, theirs = (json.loads((path / "result.json").read_text()) for path in (finished[name], alone))
+    for key in ("accuracy_client_mean", "accuracy_weighted", "accuracy_worst", "bytes_up", "bytes_down", "best_round"):
+        assert ours[key] == pytest.approx(theirs[key], abs=1e-5), key
+    _same_models(name, finished[name], alone, federation)
+
+
+def _same_models(name: str, ours: Path, alone: Path, federation: Loopback) -> None:
+    """The shared model is in the run folder; everybody's own model is with its owner, and nowhere else."""
+    expected, _ = load_models(alone / "model.safetensors")
+    central, _ = load_models(ours / "model.safetensors")
+    assert set(central) == set(expected) & {"shared"}
+    for owner in federation.owners:
+        home = federation.kits[owner] / "suture" / "runs" / f"equal-{name}"
+        mine, _ = load_models(home / "model.safetensors")
+        theirs = expected.get(owner, expected.get("shared"))
+        assert theirs is not None
+        assert mine[owner].keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert_allclose(mine[owner][key].numpy(), value.numpy(), rtol=1e-5, atol=1e-5, err_msg=key)
+        assert len((home / "predictions.csv").read_text().splitlines()) > 1
+
+
+@pytest.mark.federation
+def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> None:
+    """Submit, follow, look, predict: only commands, and only what they print."""
+    out, kit = tmp_path / "run", str(federation.kits["operator"])
+    made = short("fedper")
+    config = tmp_path / "protocol.toml"
+    config.write_text(to_toml(made.resolved))
+    code, printed = federation.run(
+        *("federation", "run", "--kit", kit, "--method", "fedper", "--protocol", str(config), "--seed", "0"),
+        *("--out", str(out)),
+    )
+    assert code == 0, printed
+    assert "fedper" in printed
+    assert str(out) in printed
+    alone = embedded(made, tmp_path / "embedded")
+    ours, theirs = (json.loads((path / "result.json").read_text()) for path in (out, alone))
+    assert ours["accuracy_client_mean"] == pytest.approx(theirs["accuracy_client_mean"], abs=1e-5)
+
+    code, printed = federation.run("federation", "status", "--kit", kit)
+    assert code == 0, printed
+    assert printed.count(" connected") == OWNERS
+    code, printed = federation.run("federation", "resume", str(out))
+    assert code == 0, printed
+    code, printed = federation.run("show", str(out))
+    assert code == 0, printed
+
+    owner = federation.owners[0]
+    code, printed = federation.run("owner", "predict", str(federation.kits[owner]))
+    assert code == 0, printed
+    assert printed.startswith("node,prediction")
+    code, printed = federation.run("owner", "ledger", str(federation.kits[owner]))
+    assert code == 0, printed
+    assert "params.layer1.weight" in printed
+    assert "finished" in printed

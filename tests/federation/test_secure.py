@@ -1,0 +1,137 @@
+"""Secure aggregation between coordinator and owners, and robust aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from test_faults import OWNERS, QUICK, InProcess, conductor, metrics, planned, shards  # noqa: F401
+
+from suture.checkpoint import load_models
+from suture.engines.exchange import Frame, Refused, Unreachable
+from suture.engines.sealed import Sealed
+from suture.errors import ConfigError
+from suture.federation.audit import AUDIT, read_audit
+from suture.federation.conduct import order_of
+from suture.message import Model, kind_of
+
+
+def secure_order(method: str, rounds: int = 3, **faults: object):
+    return order_of(planned(method, rounds), "run", replace(QUICK, **faults), secure=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedsage", "fedper"])
+def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    plain = InProcess(tmp_path / "plain" / "owners", shards)
+    order = order_of(planned(method, 3), "run", QUICK)
+    assert conductor(order, tmp_path / "plain", plain).carry_on() is not None
+
+    sealed = InProcess(tmp_path / "sealed" / "owners", shards)
+    recorded: list[bytes] = []
+
+    def record(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        reply = answer()
+        body = Frame.unpack(reply).body
+        if body:
+            recorded.append(body)
+        return reply
+
+    sealed.meddle = record
+    assert conductor(secure_order(method), tmp_path / "sealed", sealed).carry_on() is not None
+    for mine, theirs in zip(metrics(tmp_path / "sealed"), metrics(tmp_path / "plain"), strict=True):
+        assert mine["client_test"] == theirs["client_test"]
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    for owner in OWNERS:
+        path = Path("owners") / owner / "runs" / "run" / "model.safetensors"
+        mine, theirs = (load_models(tmp_path / kind / path)[0][owner] for kind in ("sealed", "plain"))
+        for name, value in theirs.items():
+            torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
+
+    kinds = {kind_of(body) for body in recorded}
+    assert kinds == {"Sealed", "Scores"}, "nothing but sealed words and test scores left an owner"
+    words = np.concatenate([Sealed.unpack(b).words.numpy().ravel() for b in recorded if kind_of(b) == "Sealed"])
+    assert chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-4
+
+
+def test_a_dropout_mid_round_still_gives_the_right_sum(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The owner is lost after its shares are out: the mean is that of the two others, as if it had never come."""
+    ends = []
+    for name, verb in (("sealed", "seal-ask"), ("plain", "ask")):
+        transport = InProcess(tmp_path / name / "owners", shards)
+
+        def lose(owner: str, frame: Frame, answer: Callable[[], bytes], verb: str = verb) -> bytes:
+            gone = frame.header["verb"] == verb or (frame.header["verb"] != "describe" and frame.number("number") > 2)
+            if owner == "client-01" and gone and frame.header.get("number", 0) >= 2:  # type: ignore[operator]
+                raise Unreachable("no answer")
+            return answer()
+
+        transport.meddle = lose
+        order = order_of(
+            planned("fedavg", 3), "run", replace(QUICK, on_loss="continue", patience=0.0), secure=name == "sealed"
+        )
+        assert conductor(order, tmp_path / name, transport).carry_on() is not None
+        assert any(line["event"] == "owner is lost" for line in read_audit(tmp_path / name / AUDIT))
+        ends.append(load_models(tmp_path / name / "run" / "model.safetensors")[0]["shared"])
+    for key, value in ends[1].items():
+        torch.testing.assert_close(ends[0][key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_waiting_for_a_dropout_opens_nothing(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    transport = InProcess(tmp_path / "owners", shards)
+    opened = []
+
+    def lose(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        opened.extend([owner] if frame.header["verb"] == "seal-open" else [])
+        if owner == "client-01" and frame.header["verb"] == "seal-ask":
+            raise Unreachable("no answer")
+        return answer()
+
+    transport.meddle = lose
+    assert conductor(secure_order("fedavg", patience=0.0), tmp_path, transport).carry_on() is None
+    assert not opened
+    transport.meddle = lambda owner, frame, answer: answer()
+    assert conductor(secure_order("fedavg", patience=0.0), tmp_path, transport).carry_on() is not None
+
+
+def test_an_owner_under_secure_terms_does_not_answer_openly(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    transport = InProcess(tmp_path / "owners", shards)
+    assert conductor(secure_order("fedavg"), tmp_path, transport).carry_on() is not None
+    header = {"verb": "ask", "run": "run", "step": "local_update", "number": 9, "base": 9}
+    reply = Frame.unpack(transport.desks["client-00"].answer(Frame(header, Model(("client-00",), {}).pack()).pack()))
+    assert "not answered openly" in str(reply.header["refused"])
+    assert any("not answered openly" in str(line.get("reason")) for line in transport.audit("client-00"))
+
+
+def test_a_step_is_opened_for_one_set_of_survivors_even_by_a_new_process(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    """A coordinator that goes back and leaves one owner out would learn that owner's update from the difference."""
+    transport = InProcess(tmp_path / "owners", shards)
+    assert conductor(secure_order("fedavg", 1), tmp_path, transport).carry_on() is not None
+    for owner in OWNERS:
+        transport.reborn(owner)
+    (tmp_path / "run" / "result.json").unlink()
+
+    def without_one(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        if owner == "client-01" and frame.header["verb"] == "seal-ask":
+            raise Unreachable("no answer")
+        if frame.header["verb"] == "open":
+            # pretend to go on after step 1, so that owners do not start anew
+            desk = transport.desks[owner]
+            return desk.answer(Frame({**frame.header, "number": 1}).pack())
+        return answer()
+
+    transport.meddle = without_one
+    order = secure_order("fedavg", 1, on_loss="continue", patience=0.0)
+    with pytest.raises(Refused, match="opened for other survivors"):
+        conductor(order, tmp_path, transport).carry_on()
+
+
+def test_a_method_that_needs_more_than_sums_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fedpub needs more than sums"):
+        order_of(planned("fedpub"), "run", QUICK, secure=True)
+    with pytest.raises(ConfigError, match="hides; choose one"):
+        order_of(planned("fedavg", 3, "training.aggregation=median"), "run", QUICK, secure=True)

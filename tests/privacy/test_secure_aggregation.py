@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from suture.errors import IntegrityError
+from suture.privacy.secure_aggregation import Member, decode, encode, join, mask, opened_sum, split, threshold
+
+NAMES = ["ash", "birch", "cedar", "dogwood", "elm"]
+
+
+def protocol(
+    values: dict[str, np.ndarray], lost_before_shares: set[str] = frozenset(), lost_before_sending: set[str] = frozenset()
+):
+    """Everything a coordinator sees, and the sum it opens."""
+    members = {name: Member(name, "session") for name in values}
+    keys = {name: member.public_keys() for name, member in members.items()}
+    shares = {name: members[name].shares(keys) for name in values if name not in lost_before_shares}
+    partners = sorted(shares)
+    masked = {
+        name: members[name].masked(
+            encode(values[name], len(values)), {other: shares[other][name] for other in partners if other != name}
+        )
+        for name in partners
+        if name not in lost_before_sending
+    }
+    answers = {name: members[name].open(sorted(masked)) for name in masked}
+    return members, masked, opened_sum(masked, keys, partners, answers, "session")
+
+
+@pytest.fixture
+def values() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=4096) * 10 for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("before_shares", "before_sending"),
+    [(set(), set()), (set(), {"cedar"}), ({"ash"}, set()), ({"elm"}, {"birch"}), (set(), {"ash", "elm"})],
+)
+def test_the_sum_is_right_whoever_drops_out(values, before_shares: set[str], before_sending: set[str]) -> None:
+    _, masked, total = protocol(values, before_shares, before_sending)
+    survivors = set(NAMES) - before_shares - before_sending
+    assert set(masked) == survivors
+    np.testing.assert_allclose(decode(total), sum(values[name] for name in survivors), atol=1e-8)
+
+
+def test_what_the_coordinator_records_is_flat() -> None:
+    """The bytes of y_i are uniform and say nothing about x_i, though x_i is all zeros; two runs share nothing."""
+    nothing = {name: np.zeros(40_000) for name in NAMES[:3]}
+    _, first, _ = protocol(nothing)
+    _, second, _ = protocol(nothing)
+    for name in nothing:
+        counts = np.bincount(first[name].view(np.uint8), minlength=256)
+        assert chisquare(counts).pvalue > 1e-4
+        bits = np.unpackbits((first[name] ^ second[name]).view(np.uint8))
+        assert abs(bits.mean() - 0.5) < 0.005
+    unmasked = np.bincount(encode(nothing["ash"], 3).view(np.uint8), minlength=256)
+    assert chisquare(unmasked + 1).pvalue < 1e-4, "the test must be able to tell"
+
+
+def test_an_update_is_not_told_by_correlation() -> None:
+    rng = np.random.default_rng(1)
+    values = {name: rng.normal(size=40_000) for name in NAMES[:3]}
+    _, masked, _ = protocol(values)
+    for name in values:
+        as_number = decode(masked[name])
+        assert abs(np.corrcoef(as_number, values[name])[0, 1]) < 0.03
+
+
+def test_an_owner_opens_one_set_of_survivors_only(values) -> None:
+    """The sums of two sets that differ by one owner would give that owner's update away."""
+    members, _, _ = protocol(values)
+    assert members["ash"].open(NAMES)
+    with pytest.raises(IntegrityError, match="two sums would give an owner away"):
+        members["ash"].open(NAMES[:4])
+
+
+def test_too_few_survivors_are_not_opened(values) -> None:
+    with pytest.raises(IntegrityError, match="not survivors"):
+        protocol(values, lost_before_sending={"ash", "birch", "cedar"})
+
+
+def test_never_both_secrets_of_one_owner(values) -> None:
+    members, _, _ = protocol(values, lost_before_sending={"cedar"})
+    for name in ("ash", "birch"):
+        kinds = {other: kind for other, (kind, _) in members[name].open(sorted(set(NAMES) - {"cedar"})).items()}
+        assert kinds["cedar"] == "mask"
+        assert all(kind == "seed" for other, kind in kinds.items() if other != "cedar")
+
+
+def test_damaged_shares_and_foreign_keys_are_refused() -> None:
+    members = {name: Member(name, "s") for name in NAMES[:3]}
+    keys = {name: member.public_keys() for name, member in members.items()}
+    with pytest.raises(IntegrityError, match="own"):
+        members["ash"].shares({**keys, "ash": keys["birch"]})
+    shares = {name: members[name].shares(keys) for name in keys}
+    bad = {other: shares[other]["ash"][:-1] + bytes([shares[other]["ash"][-1] ^ 1]) for other in ("birch", "cedar")}
+    with pytest.raises(IntegrityError, match="damaged"):
+        members["ash"].masked(np.zeros(4, dtype=np.uint64), bad)
+
+
+def test_shamir_needs_enough_shares() -> None:
+    secret = bytes(range(32))
+    shares = split(secret, range(1, 8), 4)
+    assert join({x: shares[x] for x in (2, 3, 5, 7)}) == secret
+    with pytest.raises(IntegrityError):
+        assert join({x: shares[x] for x in (2, 3, 5)}) == secret
+
+
+def test_fixed_point() -> None:
+    assert threshold(3) == 2
+    assert threshold(4) == 3
+    assert threshold(5) == 3
+    np.testing.assert_allclose(decode(encode(np.array([-1.5, 0.0, 3.25e5]), 5)), [-1.5, 0.0, 3.25e5])
+    with pytest.raises(IntegrityError, match="larger"):
+        encode(np.array([1e12]), 5)
+    with pytest.raises(IntegrityError, match="larger"):
+        encode(np.array([np.nan]), 5)
+    assert not np.array_equal(mask(bytes(32), 8), mask(bytes([1] * 32), 8))
