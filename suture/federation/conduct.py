@@ -132,7 +132,7 @@ class Conductor:
             features, classes = self._described()
             terms = terms_of(made, features, classes, self.order.secure)
             method, protocol = made.methods[0], made.protocol
-            task = Task(terms.features, terms.classes, terms.seed)
+            task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
             return self._run(folder, method, protocol, task, terms.as_json())
         finally:
             folder.close()

@@ -88,7 +88,7 @@ class Site:
         salt = self._secret() if float(getattr(terms.training, "dp_sigma", 0.0)) > 0 else ""
         if terms.secure and not summed_steps(method):
             raise Refused(f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates")
-        task = Task(terms.features, terms.classes, terms.seed)
+        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
         return Opened(method, graph, task, self.policy.permit, terms.secure, salt)
 
     def _spent(self) -> dict[str, int]:
