@@ -41,6 +41,8 @@ ALLOWED = [CONTROLLER, EXECUTOR, COORDINATING, ANSWERING]
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "app_command")
 ABOUT = "about.json"
 OPERATOR = "operator@suture.local"
+STARTER = "suture.commands.party"
+"""The module that turns a process into a party."""
 
 
 class SessionError(SutureError):
@@ -144,7 +146,7 @@ def start_command(kit: Kit) -> list[str]:
     """The program that is this party; it runs in the foreground."""
     harden(kit.path)
     common = ["--set", "secure_train=true", "config_folder=config"]
-    python = [sys.executable, "-u", "-m"]
+    python = [sys.executable, "-u", "-m", STARTER]
     if kit.role == "coordinator":
         module = "nvflare.private.fed.app.server.server_train"
         return [*python, module, "-m", str(kit.path), "-s", "fed_server.json", *common, "org=coordinator"]

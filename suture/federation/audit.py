@@ -17,11 +17,7 @@ from suture.engines.exchange import Json
 from suture.storage import disk_errors
 
 AUDIT = "audit.jsonl"
-REFUSED_CONNECTION = re.compile(
-    r"(CERTIFICATE_VERIFY_FAILED|PEER_DID_NOT_RETURN_A_CERTIFICATE|TLSV1_ALERT|SSLV3_ALERT|HTTP_REQUEST|WRONG_VERSION_NUMBER"
-    r"|bad certificate|unknown ca|SSLError|certificate required|UNEXPECTED_EOF)",
-    re.IGNORECASE,
-)
+REFUSED_JOB = re.compile(r"(BYOC not permitted|NotAuthorized|not authorized|not in allow_list)", re.IGNORECASE)
 
 
 class AuditLog:
@@ -52,16 +48,16 @@ def read_audit(path: Path) -> list[dict[str, Json]]:
 
 
 class AuditHandler(logging.Handler):
-    """A logging handler for a party's start-up kit: connections refused by TLS become lines of its audit log."""
+    """A logging handler for a party's start-up kit: jobs and users that FLARE refuses become lines of its audit log."""
 
     def __init__(self, path: str, party: str) -> None:
         super().__init__(logging.DEBUG)
         self._audit = AuditLog(Path(path), party)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Copy what is about a refused connection."""
+        """Copy what is about a refusal."""
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {record.exc_info[1]}"
-        if REFUSED_CONNECTION.search(text):
-            self._audit.note("connection refused", reason=text[:500])
+        if record.levelno >= logging.WARNING and REFUSED_JOB.search(text):
+            self._audit.note("refused", reason=text[:500])
