@@ -92,6 +92,7 @@ class FedGls(FedAvg):
     summary: ClassVar[str] = "clients without edges learn a graph on which the GNN and its distillate agree"
     paper: ClassVar[str] = "Fu et al., TMLR 2024"
     one_model: ClassVar[bool] = False
+    sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
     neighbours: int = 10
     """Nodes that each node of a graphless client is linked with, besides itself."""

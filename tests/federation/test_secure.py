@@ -25,7 +25,7 @@ def secure_order(method: str, rounds: int = 3, **faults: object):
     return order_of(planned(method, rounds), "run", replace(QUICK, **faults), secure=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedsage", "fedper"])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedsage", "fedper", "fedgls"])
 def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp_path: Path) -> None:  # noqa: F811
     plain = InProcess(tmp_path / "plain" / "owners", shards)
     order = order_of(planned(method, 3), "run", QUICK)
