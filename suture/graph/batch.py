@@ -70,6 +70,14 @@ class Features:
             return Features(self.matrix.take_rows(index), segments)
         return Features(self.matrix[index], segments)
 
+    def sample(self, index: Tensor, segments: Segments) -> Features:
+        """The features of some nodes of the same clients, all of which keep their place."""
+        taken = self.take(index, segments)
+        if isinstance(self.matrix, SparseMatrix):
+            # Cheaper than deriving it anew from the rows taken.
+            vars(taken)["_stacked"] = self._stacked.take_rows(index)
+        return taken
+
     def propagated(self, operator: SparseMatrix) -> Features | None:
         """`operator @ features` as a dense matrix if a first layer is cheaper on it than propagating after the product.
 
