@@ -78,7 +78,7 @@ def sample_batch(graph: GraphBatch, seeds: Tensor, fanouts: Sequence[int], rng: 
     nodes, segments = seeds, _segments(seeds, graph)
     place = torch.empty(graph.num_nodes, dtype=torch.int64, device=graph.device)
     for depth, fanout in enumerate(fanouts):
-        own = graph.x.sample(nodes, segments) if depth == len(fanouts) - 1 else None
+        own = graph.x.take(nodes, segments) if depth == len(fanouts) - 1 else None
         position, neighbour = sample_neighbours(nodes, fanout, graph, rng.fork("hop", depth), replace=replace)
         # A mark at every node, not torch.unique, which sorts.
         marked = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
@@ -91,4 +91,4 @@ def sample_batch(graph: GraphBatch, seeds: Tensor, fanouts: Sequence[int], rng: 
         mean = SparseMatrix(rowptr.int(), place[neighbour].int(), (1.0 / count)[position], inputs.numel())
         blocks.append(Block(mean, place[nodes], segments, own))
         nodes, segments = inputs, Segments(torch.searchsorted(inputs, graph.segments.ptr))
-    return SampledBatch(seeds, graph.x.sample(nodes, segments), tuple(reversed(blocks)))
+    return SampledBatch(seeds, graph.x.take(nodes, segments), tuple(reversed(blocks)))
