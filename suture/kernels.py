@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import scipy.sparse
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -44,6 +45,10 @@ class SparseMatrix:
     @cached_property
     def transposed(self) -> SparseMatrix:
         """The transpose, again in CSR form."""
+        if self.val.device.type == "cpu":
+            # scipy counts where torch would sort: the same order, some thirty times sooner.
+            by_column = self._scipy.tocsc()
+            return self._of_scipy(by_column, self.rows)
         return SparseMatrix.from_coo(self.col.long(), self.row, self.val, (self.columns, self.rows))
 
     @staticmethod
@@ -56,12 +61,25 @@ class SparseMatrix:
 
     def take_rows(self, index: Tensor) -> SparseMatrix:
         """Some rows, in the given order."""
+        if self.val.device.type == "cpu":
+            return self._of_scipy(self._scipy[index.numpy()], self.columns)
         start = self.rowptr[index].long()
         lengths = self.rowptr[index + 1].long() - start
         rowptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         within = torch.arange(int(rowptr[-1]), device=index.device) - torch.repeat_interleave(rowptr[:-1], lengths)
         entry = torch.repeat_interleave(start, lengths) + within
         return SparseMatrix(rowptr.int(), self.col[entry], self.val[entry], self.columns)
+
+    @cached_property
+    def _scipy(self) -> scipy.sparse.csr_array:
+        """The same memory, for scipy's routines."""
+        parts = (self.val.numpy(), self.col.numpy(), self.rowptr.numpy())
+        return scipy.sparse.csr_array(parts, shape=(self.rows, self.columns))
+
+    @staticmethod
+    def _of_scipy(matrix: scipy.sparse.csr_array | scipy.sparse.csc_array, columns: int) -> SparseMatrix:
+        rowptr, col, val = (torch.from_numpy(part) for part in (matrix.indptr, matrix.indices, matrix.data))
+        return SparseMatrix(rowptr.int(), col.int(), val, columns)
 
     def times(self, dense: Tensor) -> Tensor:
         """The product with [columns, H], without autograd."""

@@ -13,6 +13,8 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs, View
@@ -181,40 +183,65 @@ def fresh_moments(params: Tree, settings: TrainingSettings) -> Moments:
 def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settings: TrainingSettings) -> None:
     """One optimiser step of the active clients, in place.
 
-    Clients that made the same number of steps move together, stacked; the others one by one, because Adam's bias
+    Neighbours in the batch that made the same number of steps move together, stacked; the others apart, because Adam's bias
     correction depends on a client's own count and a client that sat out must not move at all.
     """
     steps = moments["step"]
-    if not bool(active.any()):
+    groups = _runs(active.tolist(), steps.tolist())
+    if not groups:
         return
-    if bool(active.all()) and bool((steps == steps[0]).all()):
-        groups: list[slice | int] = [slice(None)]
-    else:
-        groups = torch.nonzero(active).squeeze(1).tolist()
-    leaves = []
-    for group in groups:
-        for name in grads:
-            leaf = params[name].data[group].requires_grad_()
-            # The fused kernel walks raw memory: parameter, gradient and moments must lie in the same order.
-            leaf.grad = grads[name][group].contiguous()
-            leaves.append((leaf, name, group))
-    optimizer = _optimizer([leaf for leaf, _, _ in leaves], settings)
-    if settings.optimizer == "adam":
-        for leaf, name, group in leaves:
-            count = steps[0] if isinstance(group, slice) else steps[group]
-            optimizer.state[leaf] = {
-                "step": count.float(),
-                "exp_avg": moments[f"{name}.first"][group],
-                "exp_avg_sq": moments[f"{name}.second"][group],
-            }
-    optimizer.step()
+    parts = [(name, group) for group, _ in groups for name in grads]
+
+    def pieces(tree: Tree, suffix: str = "") -> list[Tensor]:
+        return [tree[name + suffix][group] for name, group in parts]
+
+    with torch.no_grad():
+        # The fused kernel walks raw memory: parameter, gradient and moments must lie in the same order.
+        leaves, slopes = pieces(params), [slope.contiguous() for slope in pieces(grads)]
+        if settings.optimizer == "adam":
+            counts = torch.tensor([count for _, count in groups for _ in grads], dtype=torch.float32, device=steps.device)
+            adam(
+                leaves,
+                slopes,
+                pieces(moments, ".first"),
+                pieces(moments, ".second"),
+                [],
+                list(counts.unbind()),
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=settings.lr,
+                weight_decay=settings.weight_decay,
+                eps=1e-8,
+                maximize=False,
+            )
+        else:
+            sgd(
+                leaves,
+                slopes,
+                [None] * len(leaves),
+                weight_decay=settings.weight_decay,
+                momentum=0,
+                lr=settings.lr,
+                dampening=0,
+                nesterov=False,
+                maximize=False,
+            )
     steps += active.long()
 
 
-def _optimizer(leaves: list[Tensor], settings: TrainingSettings) -> torch.optim.Optimizer:
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(leaves, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
-    return torch.optim.SGD(leaves, lr=settings.lr, weight_decay=settings.weight_decay)
+def _runs(active: list[bool], steps: list[int]) -> list[tuple[slice, int]]:
+    """Longest runs of active clients with the same number of steps, and that number."""
+    runs: list[tuple[slice, int]] = []
+    for k in range(len(active)):
+        if not active[k]:
+            continue
+        if runs and runs[-1][0].stop == k and runs[-1][1] == steps[k]:
+            runs[-1] = (slice(runs[-1][0].start, k + 1), steps[k])
+        else:
+            runs.append((slice(k, k + 1), steps[k]))
+    return runs
 
 
 def sum_terms(terms: Mapping[str, Tensor]) -> Tensor:

@@ -54,8 +54,11 @@ class Features:
         """Sparse features against K weights on top of each other: column f of client k becomes k * F + f."""
         if not isinstance(self.matrix, SparseMatrix):
             raise TypeError("only sparse features are stacked")
-        owner = self.segments.client[self.matrix.row]
-        column = self.matrix.col + (owner * self.width).int()
+        column = self.matrix.col.clone()
+        # A client's entries lie together, so there is no need to look up the owner of each.
+        bounds = self.matrix.rowptr[self.segments.ptr].tolist()
+        for k in range(1, self.segments.clients):
+            column[bounds[k] : bounds[k + 1]] += k * self.width
         return SparseMatrix(self.matrix.rowptr, column, self.matrix.val, self.width * self.segments.clients)
 
     def times(self, weight_KFH: Tensor) -> Tensor:

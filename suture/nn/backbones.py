@@ -144,7 +144,9 @@ class Sage(Backbone):
         own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]
         if isinstance(h, Features):
             # Projecting before gathering: an input node is projected once, however often it was sampled.
-            return h.times(own)[block.targets] + sparse_product(block.mean, h.times(neighbour))
+            if block.own is None:
+                raise ValueError("a block whose inputs are features has those of its outputs too")
+            return block.own.times(own) + sparse_product(block.mean, h.times(neighbour))
         mixed = sparse_product(block.mean, h)
         return segment_product(h[block.targets], own, block.segments) + segment_product(mixed, neighbour, block.segments)
 

@@ -82,7 +82,7 @@ class FusedSage(Sage):
             z, blocks = batch.inputs.embedding, []
             for block in batch.blocks:
                 z = z[block.targets]
-                blocks.append(MendedBlock(block.mean, block.targets, block.segments, z))
+                blocks.append(MendedBlock(block.mean, block.targets, block.segments, block.own, z))
             batch = replace(batch, blocks=tuple(blocks))
         return super().sampled_logits(params, batch, rng)
 

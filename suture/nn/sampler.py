@@ -22,11 +22,13 @@ class Block:
     """One layer of a sampled batch, from its input nodes to its output nodes.
 
     `mean` [outputs, inputs] averages the sampled neighbours, `targets` is where the outputs stand among the inputs.
+    `own` are the outputs' features, in the block whose inputs are features: the others need not be projected with them.
     """
 
     mean: SparseMatrix
     targets: Tensor
     segments: Segments
+    own: Features | None
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def _segments(nodes: Tensor, graph: GraphBatch) -> Segments:
 def sample_neighbours(
     nodes: Tensor, fanout: int, graph: GraphBatch, rng: Streams, *, replace: bool
 ) -> tuple[Tensor, Tensor]:
-    """Up to `fanout` neighbours of each node: (position in `nodes`, neighbour), both [S].
+    """Up to `fanout` neighbours of each node: (position in `nodes`, ascending; neighbour), both [S].
 
     `nodes` must be sorted by client. With replacement exactly `fanout` are drawn where there is any neighbour; without,
     a node with fewer neighbours gives all of them.
@@ -73,14 +75,20 @@ def sample_neighbours(
 def sample_batch(graph: GraphBatch, seeds: Tensor, fanouts: Sequence[int], rng: Streams, *, replace: bool) -> SampledBatch:
     """Blocks for `seeds` (sorted by client), `fanouts` given seeds first."""
     blocks: list[Block] = []
-    outputs = seeds
+    nodes, segments = seeds, _segments(seeds, graph)
+    place = torch.empty(graph.num_nodes, dtype=torch.int64, device=graph.device)
     for depth, fanout in enumerate(fanouts):
-        position, neighbour = sample_neighbours(outputs, fanout, graph, rng.fork("hop", depth), replace=replace)
-        inputs, inverse = torch.unique(torch.cat([outputs, neighbour]), return_inverse=True)
-        targets, sources = inverse[: outputs.numel()], inverse[outputs.numel() :]
-        weight = 1.0 / torch.bincount(position, minlength=outputs.numel())[position]
-        mean = SparseMatrix.from_coo(position, sources, weight, (outputs.numel(), inputs.numel()))
-        blocks.append(Block(mean, targets, _segments(outputs, graph)))
-        outputs = inputs
-    features = graph.x.take(outputs, _segments(outputs, graph))
-    return SampledBatch(seeds, features, tuple(reversed(blocks)))
+        own = graph.x.take(nodes, segments) if depth == len(fanouts) - 1 else None
+        position, neighbour = sample_neighbours(nodes, fanout, graph, rng.fork("hop", depth), replace=replace)
+        # A mark at every node, not torch.unique, which sorts.
+        marked = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
+        marked[nodes], marked[neighbour] = True, True
+        inputs = torch.nonzero(marked).squeeze(1)
+        place[inputs] = torch.arange(inputs.numel(), device=graph.device)
+        count = torch.bincount(position, minlength=nodes.numel())
+        rowptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        # Positions ascend, so the neighbours are in CSR order already.
+        mean = SparseMatrix(rowptr.int(), place[neighbour].int(), (1.0 / count)[position], inputs.numel())
+        blocks.append(Block(mean, place[nodes], segments, own))
+        nodes, segments = inputs, Segments(torch.searchsorted(inputs, graph.segments.ptr))
+    return SampledBatch(seeds, graph.x.take(nodes, segments), tuple(reversed(blocks)))
