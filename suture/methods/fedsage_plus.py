@@ -44,6 +44,8 @@ Legend: K clients, M senders, N nodes, B nodes of a batch, R generated rows, E r
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -51,11 +53,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.errors import ConfigError
-from suture.graph.batch import Features, View
+from suture.errors import ConfigError, unknown
+from suture.graph.batch import Features, GraphBatch, View
 from suture.graph.impair import Impaired, impair
-from suture.graph.matching import dense_rows, nearest_of_each_client, nearest_of_listed
-from suture.graph.mend import Patch, kept_entries, largest_entries, mended, no_patch
+from suture.graph.matching import MATCHINGS, dense_rows, nearest_of_each_client, nearest_of_listed
+from suture.graph.mend import Patch, kept_entries, largest_entries, mended, neighbour_means, no_patch, usual_neighbour
 from suture.kernels import Segments, SparseMatrix, client_mean, segments_of
 from suture.message import Kind, Message, Model, Nothing, Rows
 from suture.method import Clients, Cohort, Phase, Scores, Task, step
@@ -153,6 +155,19 @@ class GeneratorBatch:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """What a generator makes for B nodes: row [R] the place in `nodes` of the node a row of `rows_RF` is for.
+
+    known_BF is what is known of neighbours of each node: the mean of those it has, or of the client if it has none.
+    """
+
+    nodes: Tensor
+    row: Tensor
+    rows_RF: Tensor
+    known_BF: Tensor
+
+
+@dataclass(frozen=True)
 class FedSagePlus(FedSage):
     """FedSage on subgraphs mended with generated neighbours."""
 
@@ -167,6 +182,12 @@ class FedSagePlus(FedSage):
     """Learning rate of the generator's Adam."""
     latent: int = 64
     """Width of the generator's embeddings, d_z."""
+    generator_batch: int = 128
+    """|V_i^t|, nodes of a step of the generator; 0 takes all that remained, without sampling neighbours."""
+    matching: str = "angle"
+    """Which node a generated one is compared with: the one at the smallest "angle", or at the smallest "distance"."""
+    calibrated: bool = True
+    """Draw generated rows towards what is known, as far as a second impaired graph says."""
     width: int = 16
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
     alpha: float = 1.0
@@ -179,7 +200,7 @@ class FedSagePlus(FedSage):
     """Most neighbours generated for a node."""
     exchanged: int = 32
     """Most rows a client sends to the others in one iteration."""
-    entries: int = 256
+    entries: int = 512
     """Entries kept of a generated feature row, where features are sparse."""
     shared_generator: bool = False
     """One generator for everybody by FedAvg (appendix D.2) instead of one for each client."""
@@ -196,7 +217,9 @@ class FedSagePlus(FedSage):
                 f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
                 "nobody answers fewer rows, because their features could be solved for"
             )
-        for field in ("alpha", "lambda_d", "lambda_f"):
+        if self.matching not in MATCHINGS:
+            raise unknown("matching", self.matching, MATCHINGS)
+        for field in ("alpha", "lambda_d", "lambda_f", "generator_batch"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"{self.name}.{field} must be >= 0, got {getattr(self, field)}")
         if self.generator_lr <= 0:
@@ -281,7 +304,7 @@ class FedSagePlus(FedSage):
             return clients.state, Gradients.concat(parts)
         fgen = map_tree(lambda value: value[0], offers.fgen)
         network = self.neighgen(clients.task)
-        gradients = foreign_gradients(network, fgen, offers.rows[0], offers.weight, clients.graph.x)
+        gradients = foreign_gradients(network, fgen, offers.rows[0], offers.weight, clients.graph.x, self.matching)
         return clients.state, Gradients(clients.ids, gradients)
 
     @step
@@ -326,7 +349,7 @@ class FedSagePlus(FedSage):
         """The terms of equation (4) [K], and the embeddings with noise [R, Z] that were turned into neighbours."""
         network, rng, hurt, x = self.neighgen(clients.task), clients.rng, self.impaired(clients), clients.graph.x
         sampled = None
-        if self.batch_size:
+        if self.generator_batch:
             fanouts = (self.fanout,) * network.encoder.settings.layers
             sampled = sample_batch(hurt.graph, batch.nodes, fanouts, rng.fork("sample"), replace=self.training.replace)
         z_BZ = network.encode(params, hurt.graph, View(hurt.graph, batch.nodes), sampled)
@@ -338,24 +361,25 @@ class FedSagePlus(FedSage):
         feature_loss = z_BZ.new_zeros(len(clients.ids))
         if batch.row.numel():
             made_RF = network.neighbours(params, rows_RZ, batch.row_segments)
-            nearest = nearest_of_listed(made_RF.detach(), hurt.hidden.take_rows(batch.nodes[batch.row]), x)
+            listed = hurt.hidden.take_rows(batch.nodes[batch.row])
+            nearest = nearest_of_listed(made_RF.detach(), listed, x, self.matching)
             distance = (made_RF - dense_rows(x, nearest)).square().sum(1)
             feature_loss = feature_loss.index_add(0, batch.row_segments.client, distance) / batch.sizes
         return {"count": self.lambda_d * count_loss, "features": self.lambda_f * feature_loss}, rows_RZ
 
-    def impaired(self, clients: Clients[Mending]) -> Impaired:
-        """Line 0, the same for the whole run."""
+    def impaired(self, clients: Clients[Mending], purpose: str = "impair") -> Impaired:
+        """Line 0, the same for the whole run; other nodes are hidden for another purpose."""
         graph, seed = clients.graph, clients.task.seed
-        streams = Streams.of(seed, graph.ids, "impair", device=graph.device)
-        return graph.once("impaired", (seed, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
+        streams = Streams.of(seed, graph.ids, purpose, device=graph.device)
+        return graph.once(purpose, (seed, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
 
     def _generator_batch(self, hurt: Impaired, rng: Streams) -> GeneratorBatch:
-        """V_i^t: `batch_size` random nodes that remained, or all of them."""
+        """V_i^t: `generator_batch` random nodes that remained, or all of them."""
         everybody = hurt.graph.segments
         nodes = rng.fork("nodes").shuffle(everybody.ptr)
-        if self.batch_size:
+        if self.generator_batch:
             place = torch.arange(nodes.numel(), device=nodes.device) - everybody.ptr[:-1][everybody.client]
-            nodes = nodes[place < self.batch_size]
+            nodes = nodes[place < self.generator_batch]
         owner = everybody.client[nodes]
         draws = hurt.count[nodes].clamp_max(self.most)
         row = torch.repeat_interleave(torch.arange(nodes.numel(), device=nodes.device), draws)
@@ -398,27 +422,67 @@ class FedSagePlus(FedSage):
         return mended_state, Nothing(graph.ids)
 
     def generated(self, params: Tree, clients: Clients[Mending]) -> Patch:
-        """New neighbours for the nodes of the whole (not the impaired) graph, client by client to bound memory."""
-        network, graph = self.neighgen(clients.task), clients.graph
-        z_NZ = network.encode(params, graph)
-        draws_N = network.missing(params, z_NZ, graph.degree, graph.segments).round().clamp(0, self.most).long()
-        source = torch.repeat_interleave(torch.arange(graph.num_nodes, device=graph.device), draws_N)
-        segments = segments_of(graph.segments.client[source], len(graph.ids))
-        noisy_RZ = z_NZ[source] + clients.rng.fork("noise").normal(segments.ptr, self.latent)
-        entries = kept_entries(graph.x, self.entries)
-        columns, values = [], []
-        for k in range(segments.clients):
-            own = {name: value[k : k + 1] for name, value in params.items()}
+        """New neighbours for the nodes of the whole (not the impaired) graph."""
+        graph, entries = clients.graph, kept_entries(clients.graph.x, self.entries)
+        trust = self.trust(params, clients) if self.calibrated else torch.ones(len(clients.ids), device=graph.device)
+        columns = [torch.zeros(0, entries, dtype=torch.int32, device=graph.device)]
+        values = [torch.zeros(0, entries, device=graph.device)]
+        sources = [torch.zeros(0, dtype=torch.int64, device=graph.device)]
+        for k, made in self.drafts(params, graph, clients):
+            known_RF = made.known_BF[made.row]
             low, high = value_range(graph.x, k)
-            mine = noisy_RZ[segments.bounds[k] : segments.bounds[k + 1]]
-            for block in torch.split(mine, max(1, FEATURES_AT_A_TIME // graph.x.width)):
-                made = network.neighbours(own, block, Segments(torch.tensor([0, block.shape[0]], device=graph.device)))
-                column, value = largest_entries(made.clamp_(low, high), entries)
-                columns.append(column)
-                values.append(value)
+            column, value = largest_entries(known_RF.lerp_(made.rows_RF, float(trust[k])).clamp_(low, high), entries)
+            columns.append(column)
+            values.append(value)
+            sources.append(made.nodes[made.row])
+        source = torch.cat(sources)
+        segments = segments_of(graph.segments.client[source], len(graph.ids))
         place = (source - graph.segments.ptr[:-1][segments.client]).int()
         rows = (place, torch.cat(columns), torch.cat(values))
         return Patch(graph.ids, *(Rows(value, segments.ptr) for value in rows))
+
+    def drafts(self, params: Tree, graph: GraphBatch, clients: Clients[Mending]) -> Iterator[tuple[int, Draft]]:
+        """(client, what its generator makes for some nodes of `graph`), until all nodes had their turn."""
+        network = self.neighgen(clients.task)
+        z_NZ = network.encode(params, graph)
+        draws_N = network.missing(params, z_NZ, graph.degree, graph.segments).round().clamp(0, self.most).long()
+        nodes_V = torch.nonzero(draws_N).squeeze(1)
+        segments = segments_of(graph.segments.client[nodes_V], len(graph.ids))
+        row_R = torch.repeat_interleave(torch.arange(nodes_V.numel(), device=graph.device), draws_N[nodes_V])
+        rows = segments_of(segments.client[row_R], len(graph.ids))
+        noisy_RZ = z_NZ[nodes_V[row_R]] + clients.rng.fork("noise").normal(rows.ptr, self.latent)
+        usual_KF, at_a_time = usual_neighbour(graph), max(1, FEATURES_AT_A_TIME // (graph.x.width * self.most))
+        for k, (start, end) in enumerate(itertools.pairwise(segments.bounds)):
+            own = {name: value[k : k + 1] for name, value in params.items()}
+            for first in range(start, end, at_a_time):
+                nodes_B = nodes_V[first : min(first + at_a_time, end)]
+                here = (row_R >= first) & (row_R < first + nodes_B.numel())
+                noisy = noisy_RZ[here]
+                made_RF = network.neighbours(own, noisy, Segments(torch.tensor([0, noisy.shape[0]], device=graph.device)))
+                operator = graph.mean_operator.take_rows(nodes_B)
+                known_BF = neighbour_means(operator, graph.x)
+                known_BF[operator.rowptr.diff() == 0] = usual_KF[k]
+                yield k, Draft(nodes_B, row_R[here] - first, made_RF, known_BF)
+
+    def trust(self, params: Tree, clients: Clients[Mending]) -> Tensor:
+        """s, how far generated rows are to be followed [K]: least squares of the changes that would be right on those made.
+
+        On a graph that was impaired anew, both are changes of the mean features of a node's neighbours.
+        """
+        hurt = self.impaired(clients, "calibrate")
+        agreement, length = torch.zeros(2, len(clients.ids), device=clients.graph.device)
+        for k, made in self.drafts(params, hurt.graph, clients):
+            kept = hurt.graph.mean_operator.take_rows(made.nodes).rowptr.diff()
+            hidden = hurt.hidden.take_rows(made.nodes)
+            lost = hidden.rowptr.diff()
+            right_BF = neighbour_means(hidden, clients.graph.x) - lost.unsqueeze(1) * made.known_BF
+            right_BF /= (kept + lost).clamp_min(1).unsqueeze(1)
+            drawn = torch.bincount(made.row, minlength=made.nodes.numel())
+            change_BF = torch.zeros_like(right_BF).index_add_(0, made.row, made.rows_RF - made.known_BF[made.row])
+            change_BF /= (kept + drawn).unsqueeze(1)
+            agreement[k] += (right_BF * change_BF).sum()
+            length[k] += change_BF.square().sum()
+        return (agreement / length.clamp_min(1e-12)).clamp(0, 1)
 
     def on_mended_graph(self, clients: Clients[Mending]) -> Clients[Kept]:
         """The same clients with their generated neighbours."""
@@ -453,7 +517,9 @@ def route(offer: Offer) -> Offers:
     return Offers(offer.ids, everybody, rows, others.unsqueeze(2) * offer.weight)
 
 
-def foreign_gradients(network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KME: Tensor, x: Features) -> Tree:
+def foreign_gradients(
+    network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KME: Tensor, x: Features, matching: str = "distance"
+) -> Tree:
     """The gradient of each client's L^f_i,j with respect to each sender's fGen, [K, M, ...].
 
     All senders' rows are generated once; receivers take turns, because the K x M x E x F differences of all of them would
@@ -464,7 +530,7 @@ def foreign_gradients(network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KM
     params = {name: value.detach().requires_grad_() for name, value in fgen.items()}
     made_RF = network.neighbours(params, rows_MEZ.reshape(-1, latent), segments)
     with torch.no_grad():
-        nearest_KR = nearest_of_each_client(made_RF, x)
+        nearest_KR = nearest_of_each_client(made_RF, x, matching)
         weight_KME = weight_KME * safe_to_answer(nearest_KR.view(-1, senders, each), weight_KME, network.width).unsqueeze(2)
     receivers = weight_KME.shape[0]
     out = {name: value.new_empty(receivers, *value.shape) for name, value in fgen.items()}
