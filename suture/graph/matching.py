@@ -4,9 +4,6 @@ The squared distance |g|^2 - 2 g.x + |x|^2 of a generated row g is smallest wher
 products only: one sparse product against all nodes of a client, or a gather over listed candidates. Nothing here is
 differentiated: whoever trains takes the squared distance to the node found.
 
-"Nearest" may also mean the smallest angle. A row that stands for many possible neighbours is smooth, and the node at the
-smallest distance from a smooth row is one of the lightest, whatever the row says.
-
 Legend: K clients, N nodes, F features, R generated rows, P pairs of a row and a candidate.
 """
 
@@ -20,7 +17,6 @@ from torch import Tensor
 from suture.graph.batch import Features
 from suture.kernels import Segments, SparseMatrix
 
-MATCHINGS = ("angle", "distance")
 # Numbers held at a time while matching: 64 MB.
 SCORES_AT_A_TIME = 1 << 24
 
@@ -30,22 +26,13 @@ def dense_rows(x: Features, nodes: Tensor) -> Tensor:
     return x.take(nodes, Segments(torch.tensor([0, nodes.numel()]))).dense()
 
 
-def _score(product: Tensor, squared_norm: Tensor, matching: str) -> Tensor:
-    """Smallest for the best match, from inner products of a generated row with nodes of these squared lengths."""
-    if matching == "angle":
-        return -product * squared_norm.clamp_min(1e-12).rsqrt()
-    return squared_norm - 2 * product
-
-
-def nearest_of_listed(
-    generated_RF: Tensor, candidates: SparseMatrix, x: Features, matching: str = "distance"
-) -> Tensor:
+def nearest_of_listed(generated_RF: Tensor, candidates: SparseMatrix, x: Features) -> Tensor:
     """For each generated row the nearest of its own candidates (row r of `candidates` lists at least one node), [R]."""
     row_P, node_P = candidates.row, candidates.col.long()
     per_pair = max(1, x.nonzeros // max(1, x.segments.total))
     blocks = zip(*(torch.split(t, max(1, SCORES_AT_A_TIME // per_pair)) for t in (row_P, node_P)), strict=True)
     products = torch.cat([_inner_products(generated_RF, row, node, x) for row, node in blocks])
-    score_P = _score(products, x.squared_norms[node_P], matching)
+    score_P = x.squared_norms[node_P] - 2 * products
     best_R = score_P.new_full((candidates.rows,), torch.inf).scatter_reduce(0, row_P, score_P, "amin")
     winners = torch.nonzero(score_P == best_R[row_P]).squeeze(1)
     # Of equally near candidates the first listed.
@@ -61,14 +48,14 @@ def _inner_products(generated_RF: Tensor, row_P: Tensor, node_P: Tensor, x: Feat
     return (generated_RF[row_P] * x.matrix[node_P]).sum(1)
 
 
-def nearest_of_each_client(generated_RF: Tensor, x: Features, matching: str = "distance") -> Tensor:
+def nearest_of_each_client(generated_RF: Tensor, x: Features) -> Tensor:
     """For each client and each generated row, the client's nearest node (flat position), [K, R]."""
     norms, bounds = x.squared_norms.unsqueeze(1), x.segments.bounds
     found = []
     for block in torch.split(generated_RF, max(1, SCORES_AT_A_TIME // max(1, x.segments.total))):
         columns = block.T.contiguous()
         product = x.matrix.times(columns) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns
-        score_NR = _score(product, norms, matching)
+        score_NR = product.mul_(-2).add_(norms)
         pieces = itertools.pairwise(bounds)
         found.append(torch.stack([score_NR[start:end].argmin(0) + start for start, end in pieces]))
     return torch.cat(found, 1)

@@ -59,8 +59,8 @@ def largest_entries(rows_GF: Tensor, entries: int) -> tuple[Tensor, Tensor]:
     return column.int(), rows_GF.gather(1, column)
 
 
-def neighbour_means(operator: SparseMatrix, x: Features) -> Tensor:
-    """Features averaged by the rows of an operator, dense [rows, F]."""
+def averaged(operator: SparseMatrix, x: Features) -> Tensor:
+    """Features averaged (or summed) over nodes by the rows of an operator, dense [rows, F]."""
     if not isinstance(x.matrix, SparseMatrix):
         return operator.times(x.matrix)
     listed = x.matrix.take_rows(operator.col.long())
@@ -75,7 +75,7 @@ def usual_neighbour(graph: GraphBatch) -> Tensor:
     rowptr = segments.ptr.int()
     share = degree / segments.sum(degree.unsqueeze(1)).squeeze(1).clamp_min(1)[segments.client]
     everybody = torch.arange(graph.num_nodes, dtype=torch.int32, device=graph.device)
-    return neighbour_means(SparseMatrix(rowptr, everybody, share, graph.num_nodes), graph.x)
+    return averaged(SparseMatrix(rowptr, everybody, share, graph.num_nodes), graph.x)
 
 
 def mended(graph: GraphBatch, patch: Patch) -> GraphBatch:

@@ -53,11 +53,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.errors import ConfigError, unknown
+from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch, View
 from suture.graph.impair import Impaired, impair
-from suture.graph.matching import MATCHINGS, dense_rows, nearest_of_each_client, nearest_of_listed
-from suture.graph.mend import Patch, kept_entries, largest_entries, mended, neighbour_means, no_patch, usual_neighbour
+from suture.graph.matching import dense_rows, nearest_of_each_client, nearest_of_listed
+from suture.graph.mend import Patch, averaged, kept_entries, largest_entries, mended, no_patch, usual_neighbour
 from suture.kernels import Segments, SparseMatrix, client_mean, segments_of
 from suture.message import Kind, Message, Model, Nothing, Rows
 from suture.method import Clients, Cohort, Phase, Scores, Task, step
@@ -174,7 +174,7 @@ class FedSagePlus(FedSage):
     name: ClassVar[str] = "fedsage_plus"
     summary: ClassVar[str] = "FedSage on subgraphs mended by a generator of missing neighbours"
 
-    hidden_share: float = 0.15
+    hidden_share: float = 0.05
     """h, the share of nodes a client hides to train its generator."""
     generator_epochs: int = 200
     """e_g, optimiser steps of the generator."""
@@ -184,11 +184,11 @@ class FedSagePlus(FedSage):
     """Width of the generator's embeddings, d_z."""
     generator_batch: int = 128
     """|V_i^t|, nodes of a step of the generator; 0 takes all that remained, without sampling neighbours."""
-    matching: str = "angle"
-    """Which node a generated one is compared with: the one at the smallest "angle", or at the smallest "distance"."""
+    rehide: int = 10
+    """After so many steps of the generator other nodes are hidden; 0: never."""
     calibrated: bool = True
     """Draw generated rows towards what is known, as far as a second impaired graph says."""
-    width: int = 16
+    width: int = 8
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
     alpha: float = 1.0
     """Weight of the other clients' gradients; 0 exchanges nothing while the generator trains."""
@@ -217,9 +217,7 @@ class FedSagePlus(FedSage):
                 f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
                 "nobody answers fewer rows, because their features could be solved for"
             )
-        if self.matching not in MATCHINGS:
-            raise unknown("matching", self.matching, MATCHINGS)
-        for field in ("alpha", "lambda_d", "lambda_f", "generator_batch"):
+        for field in ("alpha", "lambda_d", "lambda_f", "generator_batch", "rehide"):
             if getattr(self, field) < 0:
                 raise ConfigError(f"{self.name}.{field} must be >= 0, got {getattr(self, field)}")
         if self.generator_lr <= 0:
@@ -304,7 +302,7 @@ class FedSagePlus(FedSage):
             return clients.state, Gradients.concat(parts)
         fgen = map_tree(lambda value: value[0], offers.fgen)
         network = self.neighgen(clients.task)
-        gradients = foreign_gradients(network, fgen, offers.rows[0], offers.weight, clients.graph.x, self.matching)
+        gradients = foreign_gradients(network, fgen, offers.rows[0], offers.weight, clients.graph.x)
         return clients.state, Gradients(clients.ids, gradients)
 
     @step
@@ -331,7 +329,9 @@ class FedSagePlus(FedSage):
         params = map_tree(lambda value: value.clone(memory_format=torch.contiguous_format), start)
         moments = map_tree(torch.clone, state.generator_moments)
         everybody = torch.ones(len(state.ids), dtype=torch.bool, device=moments["step"].device)
-        optimise(params, grads, moments, everybody, self.generator_training)
+        # Down to nothing: what Adam leaves in thousands of rare words would outweigh what it learnt of them.
+        lr = self.generator_lr * (1 - min(steps_done(state), self.generator_epochs - 1) / self.generator_epochs)
+        optimise(params, grads, moments, everybody, replace(self.generator_training, lr=lr))
         return replace(state, generator=params, generator_moments=moments, waiting={})
 
     def own_gradient(self, clients: Clients[Mending], start: Tree) -> tuple[Tree, Tensor, GeneratorBatch, Tensor]:
@@ -361,17 +361,17 @@ class FedSagePlus(FedSage):
         feature_loss = z_BZ.new_zeros(len(clients.ids))
         if batch.row.numel():
             made_RF = network.neighbours(params, rows_RZ, batch.row_segments)
-            listed = hurt.hidden.take_rows(batch.nodes[batch.row])
-            nearest = nearest_of_listed(made_RF.detach(), listed, x, self.matching)
+            nearest = nearest_of_listed(made_RF.detach(), hurt.hidden.take_rows(batch.nodes[batch.row]), x)
             distance = (made_RF - dense_rows(x, nearest)).square().sum(1)
             feature_loss = feature_loss.index_add(0, batch.row_segments.client, distance) / batch.sizes
         return {"count": self.lambda_d * count_loss, "features": self.lambda_f * feature_loss}, rows_RZ
 
-    def impaired(self, clients: Clients[Mending], purpose: str = "impair") -> Impaired:
-        """Line 0, the same for the whole run; other nodes are hidden for another purpose."""
+    def impaired(self, clients: Clients[Mending]) -> Impaired:
+        """Line 0; other nodes are hidden every `rehide` steps, and to calibrate."""
         graph, seed = clients.graph, clients.task.seed
-        streams = Streams.of(seed, graph.ids, purpose, device=graph.device)
-        return graph.once(purpose, (seed, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
+        drawn = steps_done(clients.state) // self.rehide if self.rehide else 0
+        streams = Streams.of(seed, graph.ids, "impair", drawn, device=graph.device)
+        return graph.once("impaired", (seed, drawn, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
 
     def _generator_batch(self, hurt: Impaired, rng: Streams) -> GeneratorBatch:
         """V_i^t: `generator_batch` random nodes that remained, or all of them."""
@@ -460,7 +460,7 @@ class FedSagePlus(FedSage):
                 noisy = noisy_RZ[here]
                 made_RF = network.neighbours(own, noisy, Segments(torch.tensor([0, noisy.shape[0]], device=graph.device)))
                 operator = graph.mean_operator.take_rows(nodes_B)
-                known_BF = neighbour_means(operator, graph.x)
+                known_BF = averaged(operator, graph.x)
                 known_BF[operator.rowptr.diff() == 0] = usual_KF[k]
                 yield k, Draft(nodes_B, row_R[here] - first, made_RF, known_BF)
 
@@ -469,13 +469,14 @@ class FedSagePlus(FedSage):
 
         On a graph that was impaired anew, both are changes of the mean features of a node's neighbours.
         """
-        hurt = self.impaired(clients, "calibrate")
+        streams = Streams.of(clients.task.seed, clients.ids, "calibrate", device=clients.graph.device)
+        hurt = impair(clients.graph, self.hidden_share, streams)
         agreement, length = torch.zeros(2, len(clients.ids), device=clients.graph.device)
         for k, made in self.drafts(params, hurt.graph, clients):
             kept = hurt.graph.mean_operator.take_rows(made.nodes).rowptr.diff()
             hidden = hurt.hidden.take_rows(made.nodes)
             lost = hidden.rowptr.diff()
-            right_BF = neighbour_means(hidden, clients.graph.x) - lost.unsqueeze(1) * made.known_BF
+            right_BF = averaged(hidden, clients.graph.x) - lost.unsqueeze(1) * made.known_BF
             right_BF /= (kept + lost).clamp_min(1).unsqueeze(1)
             drawn = torch.bincount(made.row, minlength=made.nodes.numel())
             change_BF = torch.zeros_like(right_BF).index_add_(0, made.row, made.rows_RF - made.known_BF[made.row])
@@ -508,6 +509,11 @@ class FedSagePlus(FedSage):
         return clients.state, scores
 
 
+def steps_done(state: Mending) -> int:
+    """Steps that the generators have taken; all clients take them together."""
+    return int(state.generator_moments["step"].max())
+
+
 def route(offer: Offer) -> Offers:
     """Everybody's offer for everybody, without copying; nobody is asked about its own."""
     clients = len(offer.ids)
@@ -517,9 +523,7 @@ def route(offer: Offer) -> Offers:
     return Offers(offer.ids, everybody, rows, others.unsqueeze(2) * offer.weight)
 
 
-def foreign_gradients(
-    network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KME: Tensor, x: Features, matching: str = "distance"
-) -> Tree:
+def foreign_gradients(network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KME: Tensor, x: Features) -> Tree:
     """The gradient of each client's L^f_i,j with respect to each sender's fGen, [K, M, ...].
 
     All senders' rows are generated once; receivers take turns, because the K x M x E x F differences of all of them would
@@ -530,7 +534,7 @@ def foreign_gradients(
     params = {name: value.detach().requires_grad_() for name, value in fgen.items()}
     made_RF = network.neighbours(params, rows_MEZ.reshape(-1, latent), segments)
     with torch.no_grad():
-        nearest_KR = nearest_of_each_client(made_RF, x, matching)
+        nearest_KR = nearest_of_each_client(made_RF, x)
         weight_KME = weight_KME * safe_to_answer(nearest_KR.view(-1, senders, each), weight_KME, network.width).unsqueeze(2)
     receivers = weight_KME.shape[0]
     out = {name: value.new_empty(receivers, *value.shape) for name, value in fgen.items()}
