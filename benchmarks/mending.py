@@ -36,7 +36,6 @@ from suture.methods.fedsage_plus import FedSagePlus, Mending
 from suture.runner import Prepared, prepare, preprocess
 from suture.streams import Streams
 
-
 COLUMNS = ("avg", "avg'", "rms", "rms'", "hurt", "hurt'", "node", "node'")
 
 

@@ -1,6 +1,6 @@
 """FedSage+: Subgraph federated learning with missing neighbor generation. Zhang et al., NeurIPS 2021.
 
-    once
+    once (here: every `rehide` iterations anew)
       0  client i hides a share h of its nodes and their links; what is left is its impaired graph (section 4.1)
     for t = 1..e_g (Algorithm 1, procedures A, C, D, E)
       1  client i samples nodes V_i^t that remained; for p = 1..n_v its fGen makes x~_v^p from z_v + noise
@@ -11,7 +11,7 @@
       3  server returns to i the sum over j != i
       4  client i: one Adam step along its own gradient + lambda_f alpha x the sum (equation 6)
     once
-      5  client i adds round(n~_v) generated neighbours to each of its nodes
+      5  client i adds round(n~_v) generated neighbours to each of its nodes (here: m_v + s (x~ - m_v), see below)
     for t = 1..e_c (procedures B, F)
       6  FedSage on the mended graphs
 
@@ -26,8 +26,15 @@ What the paper leaves open, and what we do
   over the rows; a gradient with respect to a row z or x~ would hand over x_u itself.
 - At most `exchanged` rows of a client travel in an iteration; their gradient is scaled up to all rows of V_i^t.
 - Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we.
-- "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. The
-  defaults are ours and were not searched for; h is what the paper fixes in its Figure 3a, `width` is narrow for privacy.
+- "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. h is
+  5%, about the smallest share of links that the paper's cuts lose, because a neighbour generated for a node that lost none
+  harms; `width` is narrow for privacy. The learning rate falls to zero.
+- Line 0 is repeated with other nodes every `rehide` iterations (0: once, as printed). With 5% hidden once, a generator
+  learns the few nodes that are hidden by heart; anew, predicted counts follow the real ones much better (docs/fedsage.md).
+- Line 5 does not trust x~ more than it deserves. With m_v the mean of v's known neighbours (the client's, if v has none), a
+  generated neighbour is m_v + s (x~ - m_v). On graphs impaired once more, s in [0, 1] is the least-squares fit of the
+  changes of neighbourhoods that would be right to those that x~ makes; it takes nothing but the client's own graph.
+  `calibrated=False` is the line as printed, s = 1.
 - The test graph is the uncut graph, never mended; a client's own test is on its mended graph.
 - `shared_generator`: the variant of appendix D.2, one NeighGen trained by FedAvg with equation (4), without exchange.
 
@@ -74,6 +81,8 @@ from suture.tree import Tree, is_tiled, map_tree, mean, split, tile
 FEATURES_AT_A_TIME = 1 << 24
 # A client answers only offers that match at least so many different nodes of its own.
 DISTINCT = 3
+# Graphs impaired anew to learn how far generated rows can be trusted; a small client hides a few nodes in each.
+CALIBRATIONS = 4
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,7 @@ class FedSagePlus(FedSage):
     rehide: int = 10
     """After so many steps of the generator other nodes are hidden; 0: never."""
     calibrated: bool = True
-    """Draw generated rows towards what is known, as far as a second impaired graph says."""
+    """Draw generated rows towards what is known, as far as other impaired graphs say."""
     width: int = 8
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
     alpha: float = 1.0
@@ -467,12 +476,10 @@ class FedSagePlus(FedSage):
     def trust(self, params: Tree, clients: Clients[Mending]) -> Tensor:
         """s, how far generated rows are to be followed [K]: least squares of the changes that would be right on those made.
 
-        On a graph that was impaired anew, both are changes of the mean features of a node's neighbours.
+        On graphs that were impaired anew, both are changes of the mean features of a node's neighbours.
         """
-        streams = Streams.of(clients.task.seed, clients.ids, "calibrate", device=clients.graph.device)
-        hurt = impair(clients.graph, self.hidden_share, streams)
         agreement, length = torch.zeros(2, len(clients.ids), device=clients.graph.device)
-        for k, made in self.drafts(params, hurt.graph, clients):
+        for hurt, k, made in self._trials(params, clients):
             kept = hurt.graph.mean_operator.take_rows(made.nodes).rowptr.diff()
             hidden = hurt.hidden.take_rows(made.nodes)
             lost = hidden.rowptr.diff()
@@ -484,6 +491,14 @@ class FedSagePlus(FedSage):
             agreement[k] += (right_BF * change_BF).sum()
             length[k] += change_BF.square().sum()
         return (agreement / length.clamp_min(1e-12)).clamp(0, 1)
+
+    def _trials(self, params: Tree, clients: Clients[Mending]) -> Iterator[tuple[Impaired, int, Draft]]:
+        """(impaired graph, client, what its generator makes for some of its nodes), for `CALIBRATIONS` impaired graphs."""
+        for draw in range(CALIBRATIONS):
+            streams = Streams.of(clients.task.seed, clients.ids, "calibrate", draw, device=clients.graph.device)
+            hurt = impair(clients.graph, self.hidden_share, streams)
+            for k, made in self.drafts(params, hurt.graph, clients):
+                yield hurt, k, made
 
     def on_mended_graph(self, clients: Clients[Mending]) -> Clients[Kept]:
         """The same clients with their generated neighbours."""

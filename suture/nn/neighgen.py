@@ -12,7 +12,7 @@ may have any sign and scale; whoever mends clamps rows to the range of the clien
 
 dGen also hears the degree: the mean aggregator erases it, yet who has many neighbours loses many (on the cuts of the paper
 lost and remaining neighbours correlate at 0.4 to 0.6). So z_v tells which share of its links a node lost. A node without
-any neighbour has nearly always lost some, hence the last term.
+any neighbour is a case of its own, hence the last term.
 
 Legend: K clients, N nodes, B nodes of a batch, Z width of an embedding, F features, R generated rows.
 """
