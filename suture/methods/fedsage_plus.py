@@ -478,7 +478,8 @@ class FedSagePlus(FedSage):
 
         On graphs that were impaired anew, both are changes of the mean features of a node's neighbours.
         """
-        agreement, length = torch.zeros(2, len(clients.ids), device=clients.graph.device)
+        agreement = torch.zeros(len(clients.ids), device=clients.graph.device)
+        length = torch.zeros_like(agreement)
         for hurt, k, made in self._trials(params, clients):
             kept = hurt.graph.mean_operator.take_rows(made.nodes).rowptr.diff()
             hidden = hurt.hidden.take_rows(made.nodes)
