@@ -8,7 +8,9 @@ N_i(v), and on the mended subgraph, N'_i(v) (zero where there is no neighbour). 
     avg, avg'      L2 distance to the uncut graph of the average over a client's nodes, mean over clients; ' is mended.
                    We read the table's "L2 distance between the averaged feature distributions" this way: of the
                    readings we tried only this one gives its order of magnitude.
-    node, node'    L2 distance of single nodes' neighbourhoods, mean over nodes
+    rms, rms'      L2 distance of all nodes' neighbourhoods at once: root of the mean over nodes of the squared distance
+    hurt, hurt'    L2 distance of single nodes' neighbourhoods, mean over nodes that lost a neighbour
+    node, node'    the same, mean over all nodes
 
     python benchmarks/mending.py --datasets cora citeseer pubmed --clients 3 5 10 --seeds 0
 """
@@ -34,6 +36,8 @@ from suture.methods.fedsage_plus import FedSagePlus, Mending
 from suture.runner import Prepared, prepare, preprocess
 from suture.streams import Streams
 
+COLUMNS = ("avg", "avg'", "rms", "rms'", "hurt", "hurt'", "node", "node'")
+
 
 @dataclass(frozen=True)
 class Quality:
@@ -46,6 +50,15 @@ class Quality:
     mended: np.ndarray
     unmended_client: np.ndarray
     mended_client: np.ndarray
+    hurt: np.ndarray
+
+    def columns(self) -> dict[str, float]:
+        """The readings of the distance, before and after mending."""
+        found = {"avg": self.unmended_client.mean(), "avg'": self.mended_client.mean()}
+        for mark, distance in (("", self.unmended), ("'", self.mended)):
+            found |= {f"rms{mark}": np.sqrt(np.square(distance).mean())}
+            found |= {f"hurt{mark}": distance[self.hurt].mean(), f"node{mark}": distance.mean()}
+        return {name: float(found[name]) for name in COLUMNS}
 
 
 def neighbour_means(graph: GraphBatch) -> sp.csr_matrix:
@@ -103,6 +116,7 @@ def quality(prepared: Prepared, method: FedSagePlus) -> Quality:
         distances(after, truth),
         of_averages(before, truth, owner),
         of_averages(after, truth, owner),
+        lost.numpy() > 0,
     )
 
 
@@ -116,8 +130,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], dest="overrides")
     options = parser.parse_args()
     fields = {name: own_fields(kind) for name, kind in METHODS.items()}
-    names = ("avg", "avg'", "node", "node'")
-    print(f"{'':20}{'count r':>8}{'made':>7}{'lost':>7}" + "".join(f"{name:>10}" for name in names))
+    print(f"{'':20}{'count r':>8}{'made':>7}{'lost':>7}" + "".join(f"{name:>10}" for name in COLUMNS))
     for name in options.datasets:
         for clients in options.clients:
             run = resolve("fedsage-louvain", name, options.overrides, clients=clients, method_fields=fields)
@@ -127,10 +140,8 @@ def main() -> None:
                 prepared = prepare(data, name, protocol, seed)
                 method = FedSagePlus(protocol.model, protocol.training, **run.methods.get("fedsage_plus", {}))
                 found = quality(prepared, method)
-                averages = (found.unmended_client.mean(), found.mended_client.mean())
-                numbers = (*averages, found.unmended.mean(), found.mended.mean())
                 cell = f"{name} {clients} seed {seed}"
-                columns = "".join(f"{value:10.4f}" for value in numbers)
+                columns = "".join(f"{value:10.4f}" for value in found.columns().values())
                 print(f"{cell:20}{found.correlation:8.3f}{found.made:7}{found.lost:7}{columns}", flush=True)
 
 

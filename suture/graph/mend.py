@@ -59,6 +59,25 @@ def largest_entries(rows_GF: Tensor, entries: int) -> tuple[Tensor, Tensor]:
     return column.int(), rows_GF.gather(1, column)
 
 
+def averaged(operator: SparseMatrix, x: Features) -> Tensor:
+    """Features averaged (or summed) over nodes by the rows of an operator, dense [rows, F]."""
+    if not isinstance(x.matrix, SparseMatrix):
+        return operator.times(x.matrix)
+    listed = x.matrix.take_rows(operator.col.long())
+    out = torch.zeros(operator.rows, x.width, device=listed.val.device)
+    place = (operator.row[listed.row], listed.col.long())
+    return out.index_put_(place, operator.val[listed.row] * listed.val, accumulate=True)
+
+
+def usual_neighbour(graph: GraphBatch) -> Tensor:
+    """The mean features of a neighbour at each client, [K, F]: nodes count as often as they have neighbours."""
+    degree, segments = graph.neighbours.rowptr.diff().float(), graph.segments
+    rowptr = segments.ptr.int()
+    share = degree / segments.sum(degree.unsqueeze(1)).squeeze(1).clamp_min(1)[segments.client]
+    everybody = torch.arange(graph.num_nodes, dtype=torch.int32, device=graph.device)
+    return averaged(SparseMatrix(rowptr, everybody, share, graph.num_nodes), graph.x)
+
+
 def mended(graph: GraphBatch, patch: Patch) -> GraphBatch:
     """The clients' graphs with their generated nodes."""
     if patch.total == 0:

@@ -65,6 +65,7 @@ from suture.nn.backbones import Sage
 from suture.nn.dgen import DeepGenerator, Generated, bernoulli, nearest_listed, nearest_of_each, part
 from suture.nn.fused import FusedSage, mended
 from suture.nn.kmeans import kmeans
+from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
 from suture.settings import TrainingSettings
 from suture.streams import Streams, generator
 from suture.train import Moments, fresh_moments, optimise, sum_terms, train_locally
@@ -175,6 +176,18 @@ class FedDep(FedAvg):
             training = replace(training, dp_sigma=self.sigma)
         object.__setattr__(self, "model", replace(self.model, kind="sage"))
         object.__setattr__(self, "training", training)
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """F's, and those of the network of line 1: its embeddings, clustered or not, leave the client as well."""
+        if not self.dgen:
+            return super().mechanisms()
+        trained = "prototype" if self.proto else "embed_nodes"
+        used: Mechanism = SampledNeighbours(
+            trained, self.pretrain_epochs, self._fanouts(self.depth), self.training.replace, self.r
+        )
+        if not self.nfdp:
+            used = NoisyGradients(trained, self.pretrain_epochs, self.batch_size, self.sigma)
+        return (*super().mechanisms(), used)
 
     def _fanouts(self, layers: int) -> tuple[int, ...]:
         return (self.fanout,) * layers if self.batch_size else ()

@@ -1,7 +1,7 @@
 """NeighGen, the generator of missing neighbours (FedSage+, section 4.1, equation 3), with a client axis.
 
     z_v   = GraphSAGE(v)                          the encoder H^e, 2 layers, ReLU after both
-    n~_v  = s(z_v) d_v + s'(z_v), both softplus of linear     dGen, how many neighbours v misses; d_v: how many it has
+    n~_v  = s d_v + s' + s'' [d_v = 0], each a softplus of linear in z_v     dGen, how many neighbours v misses of d_v + n_v
     x~_v^p = tanh((z_v + noise_p) W_1 + b_1) W_2 + b_2     fGen, the features of the p-th, noise_p ~ N(0, I)
 
 Equation (3) lets a random sampler R pick n~_v rows from what fGen emits for one noise vector. Here fGen emits one row for
@@ -11,7 +11,8 @@ and moments for ten clients on a graph with 6805 features; this one takes tens o
 may have any sign and scale; whoever mends clamps rows to the range of the client's own features.
 
 dGen also hears the degree: the mean aggregator erases it, yet who has many neighbours loses many (on the cuts of the paper
-lost and remaining neighbours correlate at 0.4 to 0.6). So z_v tells which share of its links a node lost.
+lost and remaining neighbours correlate at 0.4 to 0.6). So z_v tells which share of its links a node lost. A node without
+any neighbour is a case of its own, hence the last term.
 
 Legend: K clients, N nodes, B nodes of a batch, Z width of an embedding, F features, R generated rows.
 """
@@ -58,7 +59,7 @@ class NeighGen:
     def init(self, rng: torch.Generator) -> Tree:
         """Fresh weights [1, ...]."""
         tree = {f"{ENCODER}{name}": value for name, value in self.encoder.init(rng).items()}
-        tree |= layers.linear_init("count", self.latent, 2, rng)
+        tree |= layers.linear_init("count", self.latent, 3, rng)
         tree["count.bias"] += RARE
         tree |= layers.linear_init("feature1", self.latent, self.width, rng)
         tree |= layers.linear_init("feature2", self.width, self.features, rng)
@@ -77,8 +78,8 @@ class NeighGen:
     def missing(self, params: Tree, z_BZ: Tensor, degree_B: Tensor, segments: Segments) -> Tensor:
         """Numbers of missing neighbours n~ [B], before rounding."""
         out = activate(segment_product(z_BZ, params["count.weight"], segments), params["count.bias"], segments, relu=False)
-        rate_B, base_B = F.softplus(out).unbind(1)
-        return rate_B * degree_B + base_B
+        rate_B, base_B, alone_B = F.softplus(out).unbind(1)
+        return rate_B * degree_B + base_B + alone_B * (degree_B == 0)
 
     def neighbours(self, params: Tree, noisy_RZ: Tensor, segments: Segments) -> Tensor:
         """Features x~ [R, F], one row for each embedding with its noise."""

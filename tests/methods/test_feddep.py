@@ -20,6 +20,7 @@ from suture.methods.fedsage import FedSage
 from suture.nn.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
 from suture.nn.export import to_pyg
 from suture.nn.fused import MendedFeatures
+from suture.privacy.mechanisms import NoisyGradients, SampledNeighbours
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams
 
@@ -290,3 +291,17 @@ def test_variants_set_the_training_they_stand_for() -> None:
     assert (method.training.batch_size, method.training.fanouts, method.training.dp_sigma) == (32, (5, 5), 0.0)
     noisy = FedDep(model=ModelSettings(), training=training, nfdp=False, sigma=4.2)
     assert (noisy.training.dp_sigma, noisy.kept_share) == (4.2, 1.0)
+
+
+def test_what_is_promised_covers_the_network_whose_embeddings_are_sent() -> None:
+    """NFDP for what line 1 trained on sampled neighbours; DP-SGD for it and for F without NFDP."""
+    plain = FedDep(pretrain_epochs=7, depth=3, fanout=4, r=0.25)
+    assert plain.mechanisms() == (SampledNeighbours("prototype", 7, (4, 4, 4), plain.training.replace, 0.25),)
+    (embedded,) = FedDep(proto=False).mechanisms()
+    assert embedded.step == "embed_nodes"
+    assert FedDep(dgen=False).mechanisms() == ()
+    noisy = FedDep(nfdp=False, sigma=1.5, pretrain_epochs=7, batch_size=16).mechanisms()
+    epochs = FedDep().training.local_epochs
+    assert noisy == (NoisyGradients("local_update", epochs, 16, 1.5), NoisyGradients("prototype", 7, 16, 1.5))
+    for used in (*plain.mechanisms(), embedded, *noisy):
+        assert hasattr(FedDep, used.step)

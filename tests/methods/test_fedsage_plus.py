@@ -16,11 +16,13 @@ from torch_geometric.nn import SAGEConv
 from suture.config import resolve
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
+from suture.graph.impair import impair
+from suture.graph.mend import mended
 from suture.kernels import Segments
 from suture.message import Message
 from suture.method import Clients
 from suture.methods.fedsage import FedSage
-from suture.methods.fedsage_plus import FedSagePlus, Offers, foreign_gradients, route, safe_to_answer
+from suture.methods.fedsage_plus import CALIBRATIONS, FedSagePlus, Offers, foreign_gradients, route, safe_to_answer
 from suture.methods.globsage import GlobSage
 from suture.methods.local import Local
 from suture.methods.locsage import LocSage
@@ -32,7 +34,7 @@ from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams
 from suture.tree import Tree
 
-FULL_BATCH = {"batch_size": 0, "latent": 6, "width": 5, "exchanged": 8}
+FULL_BATCH = {"batch_size": 0, "generator_batch": 0, "latent": 6, "width": 5, "exchanged": 8}
 """Small enough to write out; the smallest client has too few rows to be answered."""
 
 
@@ -76,9 +78,10 @@ def test_neighgen_is_graphsage_then_perceptrons(world: World) -> None:
             h = torch.relu(conv(h, data.edge_index)).detach()
         mine = slice(bounds[k], bounds[k + 1])
         torch.testing.assert_close(z[mine], h, rtol=1e-4, atol=1e-5)
-        rate, base = torch.nn.functional.softplus(h @ params["count.weight"][k] + params["count.bias"][k]).T
+        rate, base, alone = torch.nn.functional.softplus(h @ params["count.weight"][k] + params["count.bias"][k]).T
         degree = torch.bincount(data.edge_index[1], minlength=h.shape[0])
-        torch.testing.assert_close(counts[mine], rate * degree + base, rtol=1e-4, atol=1e-4)
+        expected = rate * degree + base + torch.where(degree == 0, alone, torch.zeros(()))
+        torch.testing.assert_close(counts[mine], expected, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(made[mine], _fgen(params, k, h), rtol=1e-4, atol=1e-4)
 
 
@@ -242,7 +245,77 @@ def test_generated_neighbours_stay_in_the_range_of_the_clients_features(world: W
     assert int(torch.bincount(sources).max()) <= method.most
 
 
-@pytest.mark.parametrize("fields", [{"shared_generator": True}, {"batch_size": 0}, {"alpha": 0.0}])
+def _mending(world: World, **fields: Any) -> tuple[FedSagePlus, Clients[Any], Tree]:
+    method = small(FedSagePlus, hidden_share=0.3, **fields)
+    assert isinstance(method, FedSagePlus)
+    clients = _clients(method, world)
+    params = _random(clients.state.generator)
+    params["count.bias"] += 1
+    return method, clients, params
+
+
+def test_generated_rows_are_followed_as_far_as_new_impaired_graphs_say(world: World) -> None:
+    """Least squares by numpy, over neighbourhoods written out node by node."""
+    method, clients, params = _mending(world)
+    found = method.trust(params, clients)
+    x = world.clients.x.dense().numpy()
+    right: list[list[np.ndarray]] = [[] for _ in range(4)]
+    made: list[list[np.ndarray]] = [[] for _ in range(4)]
+    for draw in range(CALIBRATIONS):
+        hurt = impair(world.clients, 0.3, Streams.of(world.task.seed, clients.ids, "calibrate", draw))
+        seen, owner = hurt.graph.x.dense().numpy(), hurt.graph.segments.client.numpy()
+        edges = hurt.graph.edge_index.numpy()
+        for k, draft in method.drafts(params, hurt.graph, clients):
+            for place, node in enumerate(draft.nodes.tolist()):
+                new = draft.rows_RF[draft.row == place].numpy()
+                kept = seen[edges[0][edges[1] == node]]
+                start, end = hurt.hidden.rowptr[node : node + 2].tolist()
+                lost = x[hurt.hidden.col[start:end].long().numpy()]
+                around = kept if len(kept) else seen[edges[0][owner[edges[0]] == k]]
+                known = around.mean(0) if len(around) else np.zeros(40, dtype=np.float32)
+                whole = np.concatenate([kept, lost])
+                right[k].append(whole.mean(0) - known if len(whole) else np.zeros_like(known))
+                made[k].append(np.concatenate([kept, new]).mean(0) - known)
+    for k in range(4):
+        a, b = np.concatenate(made[k]), np.concatenate(right[k])
+        assert float(found[k]) == pytest.approx(float(np.clip(a @ b / (a @ a), 0, 1)), abs=1e-4)
+    assert float(found.max()) > 0
+
+
+def test_without_trust_a_generated_neighbour_is_the_mean_of_those_known(world: World, monkeypatch: Any) -> None:
+    """Then mending moves no neighbourhood; with full trust it adds what fGen makes."""
+    method, clients, params = _mending(world)
+    graph, x = world.clients, world.clients.x.dense()
+    monkeypatch.setattr(FedSagePlus, "trust", lambda self, params, clients: torch.zeros(4))
+    grown = mended(graph, method.generated(params, clients))
+    own = torch.nonzero(grown.node_id >= 0).squeeze(1)
+    assert grown.num_nodes > graph.num_nodes
+    before, after = graph.mean_operator.times(x), grown.mean_operator.times(grown.x.dense())[own]
+    linked = graph.degree > 0
+    torch.testing.assert_close(after[linked], before[linked], rtol=1e-4, atol=1e-5)
+    monkeypatch.undo()
+    raw = replace(method, calibrated=False)
+    drafts = torch.cat([made.rows_RF for _, made in raw.drafts(params, graph, clients)])
+    low, high = float(x.min()), float(x.max())
+    assert torch.allclose(raw.generated(params, clients).value.values.mean(), drafts.clamp(low, high).mean(), atol=1e-2)
+
+
+def test_other_nodes_are_hidden_from_time_to_time(world: World) -> None:
+    for rehide, again in ((2, False), (0, True)):
+        method = small(FedSagePlus, hidden_share=0.3, alpha=0.0, rehide=rehide, generator_epochs=4)
+        assert isinstance(method, FedSagePlus)
+        cohort = EmbeddedCohort.start(method, world.clients, world.task)
+        server, hidden = method.init_server(world.task), []
+        for _ in range(3):
+            (state,) = cohort.states()
+            clients = Clients(world.clients, state, Streams.of(0, world.clients.ids, "test"), world.task)
+            hidden.append(method.impaired(clients).remaining.tolist())
+            server = method.generator_round(server, cohort)
+        assert hidden[0] == hidden[1]
+        assert (hidden[1] == hidden[2]) == again
+
+
+@pytest.mark.parametrize("fields", [{"shared_generator": True}, {"batch_size": 0, "generator_batch": 0}, {"alpha": 0.0}])
 def test_variants_are_separable(world: World, fields: dict[str, Any]) -> None:
     assert_separable(small(FedSagePlus, **fields), world)
 
@@ -294,6 +367,7 @@ def test_without_generated_neighbours_it_is_fedsage(world: World) -> None:
         ({"generator_epochs": 0}, "generator_epochs"),
         ({"alpha": -1.0}, "alpha"),
         ({"generator_lr": 0.0}, "generator_lr"),
+        ({"rehide": -1}, "rehide"),
     ],
 )
 def test_bad_values_are_refused(fields: dict[str, Any], complaint: str) -> None:
