@@ -381,14 +381,15 @@ def test_dgen_tells_who_lost_neighbours_to_the_cut(dataset: Callable[[str], Data
     """On Cora in three parts, predicted counts correlate with neighbours that really lie with other clients."""
     protocol = resolve("fedsage-louvain", "cora", [], clients=3, method_fields={}).protocol
     prepared = prepare(preprocess(dataset("cora"), protocol.preprocess), "cora", protocol, 0)
-    method = FedSagePlus(protocol.model, protocol.training, generator_epochs=60, alpha=0.0)
+    method = FedSagePlus(protocol.model, protocol.training, generator_epochs=60, alpha=0.0, hidden_share=0.15)
     cohort = EmbeddedCohort.start(method, prepared.clients, prepared.task)
     server = method.init_server(prepared.task)
     losses = []
     for _ in range(method.generator_epochs):
         server = method.generator_round(server, cohort)
         losses.append(cohort.take_reports()["loss"])
-    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+    # On nodes hidden for the first time: what is left of the loss is what nobody can know.
+    assert np.mean(losses[-10:]) < 0.95 * np.mean(losses[:10])
     (state,) = cohort.states()
     network, graph = method.neighgen(prepared.task), prepared.clients
     with torch.no_grad():
