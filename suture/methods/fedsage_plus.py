@@ -182,6 +182,7 @@ class FedSagePlus(FedSage):
 
     name: ClassVar[str] = "fedsage_plus"
     summary: ClassVar[str] = "FedSage on subgraphs mended by a generator of missing neighbours"
+    paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
 
     hidden_share: float = 0.05
     """h, the share of nodes a client hides to train its generator."""

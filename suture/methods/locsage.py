@@ -19,6 +19,7 @@ class LocSage(FedSage):
 
     name: ClassVar[str] = "locsage"
     summary: ClassVar[str] = "every client trains GraphSAGE on sampled neighbourhoods alone"
+    paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
     one_model: ClassVar[bool] = False
 
     def shared_names(self, task: Task) -> list[str]:

@@ -20,6 +20,7 @@ class LocSagePlus(FedSagePlus):
 
     name: ClassVar[str] = "locsage_plus"
     summary: ClassVar[str] = "every client mends its subgraph with generated neighbours and trains alone"
+    paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
     one_model: ClassVar[bool] = False
 
     alpha: float = 0.0
