@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
@@ -160,3 +160,16 @@ def embedded(made: api.Plan, out: Path, data_root: Path | None = None) -> Path:
     api._execute(made, made.methods[0], world, folder, api.Options(chunk=1))
     torch.set_num_threads(threads)
     return out
+
+
+@contextlib.contextmanager
+def running(made: api.Plan, folder: Path) -> Iterator[Loopback]:
+    """A coordinator and an owner for every client, up and warm."""
+    world = write_shards(made, folder / "shards")
+    parties = Loopback(folder, world.clients.ids, folder / "shards")
+    parties.start()
+    try:
+        parties.wait()
+        yield parties
+    finally:
+        parties.stop()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from loopback import Loopback, embedded, planned, write_shards
+from loopback import Loopback, embedded, planned, running
 from numpy.testing import assert_allclose
 
 from suture.checkpoint import load_models
@@ -28,14 +28,8 @@ def short(name: str, *more: str):
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     folder = tmp_path_factory.mktemp("federation")
-    world = write_shards(short("fedavg"), folder / "shards")
-    parties = Loopback(folder, world.clients.ids, folder / "shards")
-    parties.start()
-    try:
-        parties.wait()
+    with running(short("fedavg"), folder) as parties:
         yield parties
-    finally:
-        parties.stop()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from loopback import Loopback, embedded, planned, write_shards
+from loopback import Loopback, embedded, planned, running
 
 from suture.config import to_toml
 
@@ -29,15 +29,9 @@ def made():
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     folder = tmp_path_factory.mktemp("federation")
-    world = write_shards(made(), folder / "shards")
     (folder / "protocol.toml").write_text(to_toml(made().resolved))
-    parties = Loopback(folder, world.clients.ids, folder / "shards")
-    parties.start()
-    try:
-        parties.wait()
+    with running(made(), folder) as parties:
         yield parties
-    finally:
-        parties.stop()
 
 
 @pytest.fixture(scope="module")

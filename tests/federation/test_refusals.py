@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from loopback import Loopback, planned, write_shards
+from loopback import Loopback, planned, running
 
 from suture.engines import flare_kits
 from suture.federation.audit import AUDIT, read_audit
@@ -24,14 +24,8 @@ pytestmark = pytest.mark.federation
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     folder = tmp_path_factory.mktemp("federation")
-    world = write_shards(planned("fedavg", 3), folder / "shards")
-    parties = Loopback(folder, world.clients.ids, folder / "shards")
-    parties.start()
-    try:
-        parties.wait()
+    with running(planned("fedavg", 3), folder) as parties:
         yield parties
-    finally:
-        parties.stop()
 
 
 def reasons(federation: Loopback, party: str) -> list[str]:
