@@ -67,6 +67,25 @@ class Features:
             return segment_product(self.matrix, weight_KFH, self.segments)
         return stacked_product(self.matrix, self._stacked, weight_KFH)
 
+    @cached_property
+    def _transposed_of_clients(self) -> list[SparseMatrix]:
+        """Sparse features of each client, transposed, [F, N_k]."""
+        whole = self._stacked.transposed
+        found = []
+        for k, start in enumerate(self.segments.bounds[:-1]):
+            rowptr = whole.rowptr[k * self.width : (k + 1) * self.width + 1]
+            first, last = int(rowptr[0]), int(rowptr[-1])
+            nodes = self.segments.bounds[k + 1] - start
+            found.append(SparseMatrix(rowptr - first, whole.col[first:last] - start, whole.val[first:last], nodes))
+        return found
+
+    def mixed(self, k: int, weight_BR: Tensor) -> Tensor:
+        """Sums of the features of client k's nodes, weighted by R columns of weights, [R, F]."""
+        if isinstance(self.matrix, SparseMatrix):
+            return self._transposed_of_clients[k].times(weight_BR).T
+        start, end = self.segments.bounds[k : k + 2]
+        return weight_BR.T @ self.matrix[start:end]
+
     def take(self, index: Tensor, segments: Segments) -> Features:
         """The features of some nodes."""
         if isinstance(self.matrix, SparseMatrix):

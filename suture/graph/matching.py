@@ -4,12 +4,13 @@ The squared distance |g|^2 - 2 g.x + |x|^2 of a generated row g is smallest wher
 products only: one sparse product against all nodes of a client, or a gather over listed candidates. Nothing here is
 differentiated: whoever trains takes the squared distance to the node found.
 
-Legend: K clients, N nodes, F features, R generated rows, P pairs of a row and a candidate.
+Legend: K clients, N nodes, B nodes of one client, F features, R generated rows, P pairs of a row and a candidate.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -59,3 +60,23 @@ def nearest_of_each_client(generated_RF: Tensor, x: Features) -> Tensor:
         pieces = itertools.pairwise(bounds)
         found.append(torch.stack([score_NR[start:end].argmin(0) + start for start, end in pieces]))
     return torch.cat(found, 1)
+
+
+def shares_of_each_client(generated_RF: Tensor, x: Features, softness: float) -> Iterator[Tensor]:
+    """Client after client, the share of each of its nodes in the match of each generated row, [B, R]; columns sum to one.
+
+    The nearest node takes all if `softness` is zero. Otherwise shares fall with the squared distance as
+    exp(-distance / (softness x the row's mean distance from the client's nodes)): then the gradient of the soft minimum of
+    the distances draws a row to the mean of the nodes with these shares.
+    """
+    columns_FR = generated_RF.T.contiguous()
+    length_R = generated_RF.square().sum(1)
+    product_NR = x.matrix.times(columns_FR) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns_FR
+    distance_NR = product_NR.mul_(-2).add_(x.squared_norms.unsqueeze(1)).add_(length_R)
+    for start, end in itertools.pairwise(x.segments.bounds):
+        distance_BR = distance_NR[start:end]
+        if softness == 0:
+            yield torch.zeros_like(distance_BR).scatter_(0, distance_BR.argmin(0, keepdim=True), 1)
+        else:
+            scale_R = distance_BR.mean(0).clamp_min(1e-12).mul_(softness)
+            yield torch.softmax(distance_BR.neg().div_(scale_R), 0)

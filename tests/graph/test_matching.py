@@ -8,7 +8,7 @@ from torch import Tensor
 
 from suture.graph import matching
 from suture.graph.batch import Features
-from suture.graph.matching import dense_rows, nearest_of_each_client, nearest_of_listed
+from suture.graph.matching import dense_rows, nearest_of_each_client, nearest_of_listed, shares_of_each_client
 from suture.kernels import Segments, SparseMatrix
 
 SEGMENTS = Segments(torch.tensor([0, 12, 20, 33]))
@@ -46,6 +46,24 @@ def test_nearest_listed_node(sparse: bool, at_a_time: int, monkeypatch: pytest.M
     candidates = SparseMatrix.from_coo(row, col, torch.ones(col.numel()), (4, 33))
     expected = [min(nodes, key=lambda u: float((made[r] - x[u]).norm())) for r, nodes in enumerate(lists)]
     assert nearest_of_listed(made, candidates, features).tolist() == expected
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("softness", [0.0, 0.2, 5.0])
+def test_shares_and_what_they_mix(sparse: bool, softness: float) -> None:
+    features, x = _features(sparse)
+    made = torch.rand(7, 9, generator=torch.Generator().manual_seed(1))
+    shares = list(shares_of_each_client(made, features, softness))
+    assert len(shares) == 3
+    for k, (start, end) in enumerate(((0, 12), (12, 20), (20, 33))):
+        distance = torch.cdist(made, x[start:end]).square()
+        if softness:
+            falling = torch.exp(-distance / (softness * distance.mean(1, keepdim=True)))
+            expected = falling / falling.sum(1, keepdim=True)
+        else:
+            expected = torch.nn.functional.one_hot(distance.argmin(1), end - start).float()
+        torch.testing.assert_close(shares[k], expected.T)
+        torch.testing.assert_close(features.mixed(k, shares[k]), expected @ x[start:end])
 
 
 @pytest.mark.parametrize("sparse", [True, False])

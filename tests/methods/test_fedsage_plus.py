@@ -126,9 +126,10 @@ def test_every_generator_term_has_a_gradient(world: World) -> None:
             assert float(grad.abs().max()) > 0, name
 
 
-def test_foreign_gradient_by_hand(world: World) -> None:
+@pytest.mark.parametrize("softness", [0.0, 0.3])
+def test_foreign_gradient_by_hand(world: World, softness: float) -> None:
     """The foreign part of equation (6): plain autograd over all distances, for every pair of clients."""
-    method = small(FedSagePlus, hidden_share=0.3, **FULL_BATCH)
+    method = small(FedSagePlus, hidden_share=0.3, softness=softness, **FULL_BATCH)
     assert isinstance(method, FedSagePlus)
     clients = _clients(method, world)
     clients = replace(clients, state=replace(clients.state, generator=_random(clients.state.generator)))
@@ -140,22 +141,35 @@ def test_foreign_gradient_by_hand(world: World) -> None:
         for j in range(4):
             leaves = {name: offer.fgen[name][i : i + 1].clone().requires_grad_() for name in FGEN}
             made = _fgen(leaves, 0, offer.rows[i])
-            nearest, matched = torch.cdist(made, x[bounds[j] : bounds[j + 1]]).square().min(1)
+            distance = torch.cdist(made, x[bounds[j] : bounds[j + 1]]).square()
+            scale = softness * distance.detach().mean(1, keepdim=True)
+            if softness:
+                term = -scale.squeeze(1) * torch.logsumexp(-distance / scale, 1)
+                share = torch.softmax(-distance.detach() / scale, 1)
+            else:
+                term, matched = distance.min(1)
+                share = torch.nn.functional.one_hot(matched, distance.shape[1]).float()
             real = offer.weight[i] > 0
-            answered = i != j and int(real.sum()) > 6 and matched[real].unique().numel() >= 3
+            nodes = 1 / float(share[real].mean(0).square().sum()) if bool(real.any()) else 0
+            answered = i != j and int(real.sum()) > 6 and nodes >= 3
             answers += answered
-            loss = (nearest * offer.weight[i]).sum() * answered
+            loss = (term * offer.weight[i]).sum() * answered
             for name, grad in zip(FGEN, torch.autograd.grad(loss, [leaves[n] for n in FGEN]), strict=True):
-                torch.testing.assert_close(gradients.fgen[name][j, i], grad[0], rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(gradients.fgen[name][j, i], grad[0], rtol=1e-3, atol=2e-4)
     assert 0 < answers < 12, "some pairs must be answered and some refused for this to test both"
 
 
 def test_offers_that_would_reveal_nodes_are_not_answered() -> None:
-    nearest = torch.tensor([[[1, 2, 3, 4, 5], [1, 1, 1, 2, 2], [1, 2, 3, 4, 5], [3, 1, 2, 1, 3]]])
-    weight = torch.ones(1, 4, 5)
-    weight[0, 2, 3:] = 0
-    assert safe_to_answer(nearest, weight, width=2).tolist() == [[1, 0, 0, 1]]
-    assert safe_to_answer(nearest, weight, width=4).tolist() == [[0, 0, 0, 0]]
+    """Five rows of four senders: on five nodes, on two, three of them real, and on four nodes, one of them twice."""
+    nearest = torch.tensor([[1, 2, 3, 4, 5], [1, 1, 1, 2, 2], [1, 2, 3, 4, 5], [3, 1, 2, 1, 0]])
+    share = torch.nn.functional.one_hot(nearest, 6).permute(2, 0, 1).float()
+    weight = torch.ones(4, 5)
+    weight[2, 3:] = 0
+    assert safe_to_answer(share, weight, width=2).tolist() == [1, 0, 0, 1]
+    assert safe_to_answer(share, weight, width=4).tolist() == [0, 0, 0, 0]
+    # Four nodes of which one has nearly everything are not four nodes.
+    lopsided = torch.tensor([0.9, 0.04, 0.03, 0.03]).view(4, 1, 1).expand(4, 1, 5)
+    assert safe_to_answer(lopsided, torch.ones(1, 5), width=2).tolist() == [0]
 
 
 def test_gradients_cannot_be_solved_for_their_rows(world: World) -> None:
@@ -300,6 +314,28 @@ def test_without_trust_a_generated_neighbour_is_the_mean_of_those_known(world: W
     assert torch.allclose(raw.generated(params, clients).value.values.mean(), drafts.clamp(low, high).mean(), atol=1e-2)
 
 
+def test_counts_are_rounded_without_bias_where_neighbours_are_known(world: World) -> None:
+    method, clients, params = _mending(world)
+    params["count.bias"] -= 2
+    network, graph = method.neighgen(world.task), world.clients
+    wanted = network.missing(params, network.encode(params, graph), graph.degree, graph.segments)
+    made = []
+    for number in range(400):
+        streams = Streams.of(number, graph.ids, "test")
+        drawn = torch.zeros(graph.num_nodes)
+        for _, draft in method.drafts(params, graph, replace(clients, rng=streams)):
+            drawn.index_add_(0, draft.nodes[draft.row], torch.ones(draft.row.numel()))
+        made.append(drawn)
+    mean, alone = torch.stack(made).mean(0), graph.degree == 0
+    small_enough = wanted < method.most - 1
+    # Four standard deviations of a mean of 400 draws that vary by less than one half.
+    torch.testing.assert_close(mean[small_enough & ~alone], wanted[small_enough & ~alone], rtol=0, atol=0.1)
+    torch.testing.assert_close(mean[alone], wanted[alone].round().clamp(0, method.most))
+    printed = replace(method, unbiased=False)
+    rounded = sum(int(draft.row.numel()) for _, draft in printed.drafts(params, graph, clients))
+    assert rounded == int(wanted.round().clamp(0, method.most).sum())
+
+
 def test_other_nodes_are_hidden_from_time_to_time(world: World) -> None:
     for rehide, again in ((2, False), (0, True)):
         method = small(FedSagePlus, hidden_share=0.3, alpha=0.0, rehide=rehide, generator_epochs=4)
@@ -405,7 +441,7 @@ def test_foreign_gradients_do_not_build_all_pairs(world: World) -> None:
     fgen = {
         name: value.expand(3, *value.shape[1:]) for name, value in network.init(torch.Generator()).items() if name in FGEN
     }
-    out = foreign_gradients(network, fgen, torch.randn(3, 8, 6), torch.ones(4, 3, 8), world.clients.x)
+    out = foreign_gradients(network, fgen, torch.randn(3, 8, 6), torch.ones(4, 3, 8), world.clients.x, 0.3)
     assert {name: tuple(value.shape) for name, value in out.items()} == {
         name: (4, 3, *value.shape[1:]) for name, value in fgen.items()
     }
