@@ -48,9 +48,9 @@ sampled nodes. But the gradient of fGen's output layer is H^T S, with H [R, widt
 the sender and the server can compute, and S [R, F] the weighted differences x~ - x_u: with no more rows than hidden units
 whoever sees the gradient could solve it for S and read off x_u (the sender: their sum over the other clients). As printed,
 the method does not prevent that. Here a client answers an offer only if its rows outnumber the hidden units and the bias,
-so that the system has no unique solution, and if their match amounts to at least `DISTINCT` different nodes; fGen is narrow for that
-reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. This rules out
-solving and looking, not every inference: rows are sparse, and gradients of many iterations accumulate.
+so that the system has no unique solution, and if their match amounts to at least `DISTINCT` different nodes. fGen is narrow
+for that reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. This
+rules out solving and looking, not every inference: rows are sparse, and gradients of many iterations accumulate.
 Legend: K clients, M senders, N nodes, B nodes of a batch, R generated rows, E rows exchanged, Z latent, F features.
 """
 
