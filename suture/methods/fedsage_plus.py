@@ -33,7 +33,8 @@ What the paper leaves open, and what we do
 - Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we.
 - "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. h is
   5%, towards the smaller end of the shares of links that the paper's cuts lose (3% to 28%), because a neighbour generated
-  for a node that lost none harms (8% has a lower validation accuracy on Cora); `width` is narrow for privacy. The learning rate falls to zero.
+  for a node that lost none harms (with 8% validation accuracy is lower on Cora); `width` is narrow for privacy. The
+  learning rate falls to zero.
 - Line 0 is repeated with other nodes every `rehide` iterations (0: once, as printed). With few hidden once, a generator
   learns the nodes that are hidden by heart; anew, predicted counts follow the real ones much better (docs/fedsage.md).
 - Line 5 does not trust x~ more than it deserves. With m_v the mean of v's known neighbours (the client's, if v has none), a
