@@ -49,7 +49,7 @@ from suture.kernels import Segments, activate, client_mean, segment_product
 from suture.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.fedavg import SERVER
-from suture.nn.autoencoder import GraphAutoencoder
+from suture.nn.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
 from suture.nn.layers import dropout, linear_init
@@ -152,16 +152,18 @@ class FedGgr(Method[Server, Kept]):
     """F_g, width of the server's hidden layer and embeddings; 0: as the model's hidden layers."""
     code_width: int = 256
     """p, numbers a node's features are compressed to."""
+    encoder: Literal["linear", "relu"] = "linear"
+    """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
     alignment: Literal["averaged", "shared", "none"] = "averaged"
     """Auto-encoders are averaged after every pretraining round, or only start alike, or not even that."""
     pretrain_rounds: int = 10
-    """Rounds of pretraining; without averaging their epochs are simply added up."""
+    """Rounds of pretraining, each one power iteration or `pretrain_epochs` epochs; without averaging they add up."""
     pretrain_epochs: int = 5
-    """Epochs of each of these rounds."""
+    """encoder = relu: epochs of each of these rounds."""
     pretrain_lr: float = 0.003
-    """Learning rate of the auto-encoders."""
+    """encoder = relu: learning rate."""
     pretrain_hidden: int = 128
-    """Hidden width of encoder and decoder."""
+    """encoder = relu: hidden width of encoder and decoder."""
     generator: Generator = "mlp-d"
     """What is learned about codes before they are compared."""
     between: Between = "none"
@@ -196,7 +198,7 @@ class FedGgr(Method[Server, Kept]):
         if not 0 <= self.branch_dropout <= 1:
             raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
         kinds = get_type_hints(FedGgr)
-        for key in ("alignment", "generator", "between", "similarity", "edges", "index", "returned"):
+        for key in ("encoder", "alignment", "generator", "between", "similarity", "edges", "index", "returned"):
             if getattr(self, key) not in get_args(kinds[key]):
                 raise unknown(f"fedggr.{key}", getattr(self, key), get_args(kinds[key]))
 
@@ -227,8 +229,10 @@ class FedGgr(Method[Server, Kept]):
             self.code_width, self.k, self.generator, self.similarity, self.edges, self.between, index=self.index
         )
 
-    def autoencoder(self, task: Task) -> GraphAutoencoder:
+    def autoencoder(self, task: Task) -> GraphAutoencoder | LinearAutoencoder:
         """Equation (1)."""
+        if self.encoder == "linear":
+            return LinearAutoencoder(task.features, self.code_width)
         return GraphAutoencoder(task.features, self.pretrain_hidden, self.code_width)
 
     # The server's side
@@ -269,7 +273,8 @@ class FedGgr(Method[Server, Kept]):
         if not up.autoencoder:
             return server
         up = up.select(sorted(up.ids))  # sums round alike whatever the order of clients
-        return replace(server, autoencoder=mean(up.autoencoder, up.weight))
+        average = mean(up.autoencoder, up.weight)
+        return replace(server, autoencoder=orthonormal(average) if self.encoder == "linear" else average)
 
     def collect(self, server: Server, cohort: Cohort) -> Server:
         """The end of line 1: E, comparable in scale whatever the auto-encoders made of it."""
@@ -354,7 +359,8 @@ class FedGgr(Method[Server, Kept]):
         autoencoder: Tree = {}
         if self.gsl:
             autoencoder = {n: v.to(device) for n, v in self.initial_autoencoders(clients).items()}
-        moments = fresh_moments(autoencoder, self._pretraining) if autoencoder else {}
+        by_gradient = self.gsl and self.encoder == "relu"
+        moments = fresh_moments(autoencoder, self._pretraining) if by_gradient else {}
         nothing = Rows(torch.zeros(graph.num_nodes, self.widths[1], device=device), graph.segments.ptr)
         return Kept(
             ids=clients.ids,
@@ -383,20 +389,33 @@ class FedGgr(Method[Server, Kept]):
 
     @step
     def train_autoencoder(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Trained]:
-        """Epochs of line 1 from the average, if there is one, else from where the client was."""
+        """Line 1 from the average, if there is one, else from where the client was."""
         graph, network = clients.graph, self.autoencoder(clients.task)
-        params = {name: value.clone() for name, value in (clients.state.autoencoder | down.params).items()}
-        moments = {name: value.clone() for name, value in clients.state.autoencoder_moments.items()}
-        x_NF, everybody = graph.x.dense(), torch.ones(len(clients.ids), dtype=torch.bool)
-        loss = torch.zeros(len(clients.ids), device=graph.device)
+        params, moments = clients.state.autoencoder | down.params, clients.state.autoencoder_moments
+        if isinstance(network, LinearAutoencoder):
+            params, loss = network.step(params, graph)
+            # The server makes the average orthonormal; a client that nobody averages does so itself.
+            params = params if down.params else orthonormal(params)
+        else:
+            params, moments, loss = self.train_by_gradient(network, params, moments, graph)
+        kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
+        sent = {name: params[name] for name in down.params}
+        return kept, Trained(clients.ids, sent, graph.sizes.float(), loss)
+
+    def train_by_gradient(
+        self, network: GraphAutoencoder, params: Tree, moments: Moments, graph: GraphBatch
+    ) -> tuple[Tree, Moments, Tensor]:
+        """(auto-encoders, moments, last loss [K]) after some epochs."""
+        params = {name: value.clone() for name, value in params.items()}
+        moments = {name: value.clone() for name, value in moments.items()}
+        x_NF, everybody = graph.x.dense(), torch.ones(len(graph.ids), dtype=torch.bool)
+        loss = torch.zeros(len(graph.ids), device=graph.device)
         for _ in range(self.pretrain_epochs):
             leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
             loss = network.loss(leaves, graph, x_NF)
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
             optimise(params, dict(zip(leaves, grads, strict=True)), moments, everybody, self._pretraining)
-        kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
-        sent = {name: params[name] for name in down.params}
-        return kept, Trained(clients.ids, sent, graph.sizes.float(), loss.detach())
+        return params, moments, loss.detach()
 
     @step
     def send_codes(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Codes]:
