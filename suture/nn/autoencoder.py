@@ -1,6 +1,6 @@
 """Graph auto-encoders that reconstruct features: encoder and decoder are two-layer GCNs (FedGGR equations 1 and 2).
 
-`GraphAutoencoder` has a ReLU inside and is trained by gradients. `LinearAutoencoder` has none, and its decoder is its encoder
+`GraphAutoencoder` has a ReLU inside and is trained by gradients. `LinearAutoencoder` has none, its decoder is its encoder
 transposed; then the best of all is known (Eckart and Young), and a few power iterations find it.
 
 Legend: K clients, N nodes, F features, P width of the compressed features.
