@@ -19,6 +19,7 @@ from suture.kernels import Segments
 from suture.method import Task
 from suture.methods.fedggr import GLOBAL, Down, FedGgr, everybodys
 from suture.nn.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
+from suture.nn.backbones import make_backbone
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams, generator
 
@@ -34,6 +35,7 @@ def small(**fields: Any) -> FedGgr:
     )
     model = ModelSettings(hidden=8, dropout=fields.pop("dropout", 0.0), kind=fields.pop("kind", "gcn"), heads=2)
     few = {"branch_dropout": 0.0, "code_width": 6, "k": 4, "pretrain_rounds": 2, "pretrain_epochs": 2, "pretrain_hidden": 12}
+    few |= {"local_width": 8, "global_width": 8}
     return FedGgr(model=model, training=training, **(few | fields))
 
 
@@ -258,6 +260,22 @@ def test_every_backbone_with_and_without_the_servers_graph(world: World, kind: s
     assert all(not torch.equal(value, start[name]) for name, value in ending.server.params.items())  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("gsl", [True, False])
+def test_embeddings_of_one_number_a_class_start_as_a_sum(world: World, gsl: bool) -> None:
+    """Before training the scores are those of the local network, which is FedAvg's, plus Z."""
+    method = small(gsl=gsl, local_width=0, global_width=0)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.init_server(world.task)
+    for phase in method.plan()[:-1]:
+        for _ in range(phase.times):
+            server = phase.body(server, cohort)
+    model = cohort.peek(lambda clients: method.assemble(clients, method.deploy(server, clients.ids)))
+    expected = make_backbone(method.model, world.task.features, world.task.classes).logits(model.params, world.clients)
+    if gsl:
+        expected = expected + method.global_embeddings(server, server.own)
+    torch.testing.assert_close(method.predict(world.clients, model, world.task), expected)
+
+
 def test_each_client_gets_the_rows_of_its_own_nodes(world: World) -> None:
     """In the order of names on the server, in the order of the question on the wire."""
     method = small(training={"rounds": 1})
@@ -279,7 +297,7 @@ def test_branches_are_hidden_in_turn(world: World) -> None:
     method = small(branch_dropout=2 / 3)
     segments = Segments(torch.tensor([0, 2000, 3000]))
     rng = Streams.of(0, ("a", "b"), "test")
-    seen = method.hide_branches(torch.ones(3000, 16), segments, rng)
+    seen = method.hide_branches(torch.ones(3000, 16), 8, segments, rng)
     local, shared = seen[:, :8], seen[:, 8:]
     assert bool((local == local[:, :1]).all())
     assert bool((shared == shared[:, :1]).all())
@@ -303,7 +321,15 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"k": 0}, {"refresh": 0}, {"server_lr": -1.0}, {"alignment": "avg"}, {"encoder": "tanh"}, {"returned": "sum"}, {"branch_dropout": 1.5}],
+    [
+        {"k": 0},
+        {"encoder": "tanh"},
+        {"refresh": 0},
+        {"server_lr": -1.0},
+        {"alignment": "avg"},
+        {"returned": "sum"},
+        {"branch_dropout": 1.5},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SutureError, match=r"fedggr\."):
