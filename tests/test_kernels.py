@@ -14,6 +14,7 @@ from suture.kernels import (
     SparseMatrix,
     activate,
     client_mean,
+    products_at,
     segment_product,
     segment_softmax,
     segments_of,
@@ -237,3 +238,15 @@ class TestSegmentSoftmax:
         out = segment_softmax(score, torch.tensor([0, 0, 1]), 2).flatten()
         assert out[2] == 1
         torch.testing.assert_close(out[:2], torch.tensor([1.0, 0.0]).softmax(0))
+
+
+def test_products_at_the_entries_of_a_matrix() -> None:
+    """In the order of entries, one that is there twice included."""
+    rng = torch.Generator().manual_seed(0)
+    row, col = torch.tensor([2, 0, 2, 1, 2]), torch.tensor([1, 3, 1, 0, 0])
+    pattern = SparseMatrix.from_coo(row, col, torch.ones(5), (3, 4))
+    assert pattern.col.tolist() == [3, 0, 1, 1, 0]
+    a, b = torch.randn(3, 7, generator=rng), torch.randn(4, 7, generator=rng)
+    torch.testing.assert_close(products_at(pattern, a, b), (a @ b.T)[pattern.row, pattern.col.long()])
+    nothing = SparseMatrix.from_coo(row[:0], col[:0], torch.ones(0), (3, 4))
+    assert products_at(nothing, a, b).shape == (0,)

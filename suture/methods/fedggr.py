@@ -13,15 +13,20 @@ The server learns a graph over everybody's nodes from compressed features and se
       6  w <- sum_i |V_i| / |V| w_i
 
 What the paper leaves open, and what we do (figures in docs/fedggr.md):
+- The auto-encoder's activation, width and training: none, its decoder is its encoder transposed, and its optimum is found by
+  power iterations (`encoder = "linear"`). Codes are then principal directions of smoothed features and keep who is near
+  whom; those of an auto-encoder with ReLU trained by Adam lose it (`relu`).
 - Each client's auto-encoder has its own space, but kNN compares codes of all clients. `alignment`: average the auto-encoders
-  after every few epochs (default), start them alike, or neither.
+  after every round of pretraining (default), start them alike, or neither.
 - Codes are centred and divided by their standard deviation on the server.
 - Neighbours: k others by cosine similarity, which is also the weight of the edge, and the node itself. Gradients reach the
   generator through these weights. They are searched anew every `refresh` rounds; weights follow the generator every round.
 - MLP-D starts as the identity and has no activation: a ReLU would cut half of every code away.
 - Equation (7) divides by degrees of A, which is not symmetric, and leaves negative weights; we cut negative similarities
   off and divide by the degrees of the symmetric matrix that is normalised, as SLAPS does.
-- The classifier of equation (4) is linear in [local || global], nothing between. While training, some nodes lose one of the
+- F_l and F_g, of 64 to 256 in the paper: one number for each class, and the classifier of equation (4) starts as the sum of
+  the two. A wider embedding puts one more linear layer before the scores, and learns training nodes by heart sooner.
+- That classifier is linear in [local || global], nothing between. While training, some nodes lose one of the
   two (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
 - A* has self-loops already, so the GCN of equation (8) adds none and normalises nothing again.
 - Q > 1: Algorithm 1 overwrites the gradient of Z_i in each epoch, so the last one's is sent; `returned` has others.
@@ -49,7 +54,7 @@ from suture.kernels import Segments, activate, client_mean, segment_product
 from suture.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.fedavg import SERVER
-from suture.nn.autoencoder import GraphAutoencoder
+from suture.nn.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
 from suture.nn.layers import dropout, linear_init
@@ -147,21 +152,23 @@ class FedGgr(Method[Server, Kept]):
     gsl: bool = True
     """Use the server's graph; without (Figure 3) this is FedAvg with the classifier of equation (4)."""
     local_width: int = 0
-    """F_l, width of local embeddings; 0: as the model's hidden layers."""
+    """F_l, width of local embeddings; 0: one for each class, and the classifier starts as the sum of local and global."""
     global_width: int = 0
-    """F_g, width of the server's hidden layer and embeddings; 0: as the model's hidden layers."""
+    """F_g, width of global embeddings; 0: one for each class."""
     code_width: int = 256
     """p, numbers a node's features are compressed to."""
+    encoder: Literal["linear", "relu"] = "linear"
+    """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
     alignment: Literal["averaged", "shared", "none"] = "averaged"
     """Auto-encoders are averaged after every pretraining round, or only start alike, or not even that."""
     pretrain_rounds: int = 10
-    """Rounds of pretraining; without averaging their epochs are simply added up."""
+    """Rounds of pretraining, each one power iteration or `pretrain_epochs` epochs; without averaging they add up."""
     pretrain_epochs: int = 5
-    """Epochs of each of these rounds."""
+    """encoder = relu: epochs of each of these rounds."""
     pretrain_lr: float = 0.003
-    """Learning rate of the auto-encoders."""
+    """encoder = relu: learning rate."""
     pretrain_hidden: int = 128
-    """Hidden width of encoder and decoder."""
+    """encoder = relu: hidden width of encoder and decoder."""
     generator: Generator = "mlp-d"
     """What is learned about codes before they are compared."""
     between: Between = "none"
@@ -170,7 +177,7 @@ class FedGgr(Method[Server, Kept]):
     """How codes are compared."""
     edges: Edges = "relu"
     """P of equation (7), from similarities to weights."""
-    refresh: int = 10
+    refresh: int = 50
     """Rounds after which neighbours are searched anew."""
     index: Index = "auto"
     """How they are searched: exact, approximate (faiss), or by the number of nodes."""
@@ -196,21 +203,19 @@ class FedGgr(Method[Server, Kept]):
         if not 0 <= self.branch_dropout <= 1:
             raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
         kinds = get_type_hints(FedGgr)
-        for key in ("alignment", "generator", "between", "similarity", "edges", "index", "returned"):
+        for key in ("encoder", "alignment", "generator", "between", "similarity", "edges", "index", "returned"):
             if getattr(self, key) not in get_args(kinds[key]):
                 raise unknown(f"fedggr.{key}", getattr(self, key), get_args(kinds[key]))
 
     # The parts
 
-    @property
-    def widths(self) -> tuple[int, int]:
+    def widths(self, task: Task) -> tuple[int, int]:
         """(F_l, F_g)."""
-        hidden = self.model.hidden
-        return self.local_width or hidden, (self.global_width or hidden) if self.gsl else 0
+        return self.local_width or task.classes, (self.global_width or task.classes) if self.gsl else 0
 
     def local_network(self, task: Task) -> Backbone:
         """f_theta of equation (3): its outputs are embeddings, not classes."""
-        settings, width = replace(self.model, head=False), self.widths[0]
+        settings, width = replace(self.model, head=False), self.widths(task)[0]
         if task.module is not None:
             return ModuleBackbone(settings, task.features, width, task.module)
         return make_backbone(settings, task.features, width)
@@ -218,7 +223,14 @@ class FedGgr(Method[Server, Kept]):
     def initial_params(self, task: Task) -> Tree:
         """The local network and the classifier of [local || global]."""
         rng = generator(task.seed, "initial weights")
-        return self.local_network(task).init(rng) | linear_init(HEAD, sum(self.widths), task.classes, rng)
+        return self.local_network(task).init(rng) | self.initial_head(task, rng)
+
+    def initial_head(self, task: Task, rng: torch.Generator) -> Tree:
+        """Random; what an embedding of one number for each class says is taken as it is."""
+        head = linear_init(HEAD, sum(self.widths(task)), task.classes, rng)
+        parts = torch.split(head[f"{HEAD}.weight"][0], list(self.widths(task)))
+        weight = torch.cat([torch.eye(task.classes) if part.shape[0] == task.classes else part for part in parts])
+        return head | {f"{HEAD}.weight": weight.unsqueeze(0)}
 
     @property
     def learner(self) -> GraphLearner:
@@ -227,8 +239,10 @@ class FedGgr(Method[Server, Kept]):
             self.code_width, self.k, self.generator, self.similarity, self.edges, self.between, index=self.index
         )
 
-    def autoencoder(self, task: Task) -> GraphAutoencoder:
+    def autoencoder(self, task: Task) -> GraphAutoencoder | LinearAutoencoder:
         """Equation (1)."""
+        if self.encoder == "linear":
+            return LinearAutoencoder(task.features, self.code_width)
         return GraphAutoencoder(task.features, self.pretrain_hidden, self.code_width)
 
     # The server's side
@@ -258,8 +272,8 @@ class FedGgr(Method[Server, Kept]):
 
     def initial_own(self, task: Task) -> Tree:
         """The generator of equation (6) and the GCN of equation (8), [1, ...]."""
-        rng, width = generator(task.seed, "server weights"), self.widths[1]
-        gcn = linear_init("gcn1", self.code_width, width, rng) | linear_init("gcn2", width, width, rng)
+        rng, hidden = generator(task.seed, "server weights"), self.model.hidden
+        gcn = linear_init("gcn1", self.code_width, hidden, rng) | linear_init("gcn2", hidden, self.widths(task)[1], rng)
         return self.learner.init() | gcn
 
     def pretrain(self, server: Server, cohort: Cohort) -> Server:
@@ -269,7 +283,8 @@ class FedGgr(Method[Server, Kept]):
         if not up.autoencoder:
             return server
         up = up.select(sorted(up.ids))  # sums round alike whatever the order of clients
-        return replace(server, autoencoder=mean(up.autoencoder, up.weight))
+        average = mean(up.autoencoder, up.weight)
+        return replace(server, autoencoder=orthonormal(average) if self.encoder == "linear" else average)
 
     def collect(self, server: Server, cohort: Cohort) -> Server:
         """The end of line 1: E, comparable in scale whatever the auto-encoders made of it."""
@@ -354,8 +369,9 @@ class FedGgr(Method[Server, Kept]):
         autoencoder: Tree = {}
         if self.gsl:
             autoencoder = {n: v.to(device) for n, v in self.initial_autoencoders(clients).items()}
-        moments = fresh_moments(autoencoder, self._pretraining) if autoencoder else {}
-        nothing = Rows(torch.zeros(graph.num_nodes, self.widths[1], device=device), graph.segments.ptr)
+        by_gradient = self.gsl and self.encoder == "relu"
+        moments = fresh_moments(autoencoder, self._pretraining) if by_gradient else {}
+        nothing = Rows(torch.zeros(graph.num_nodes, self.widths(clients.task)[1], device=device), graph.segments.ptr)
         return Kept(
             ids=clients.ids,
             params=params,
@@ -383,20 +399,33 @@ class FedGgr(Method[Server, Kept]):
 
     @step
     def train_autoencoder(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Trained]:
-        """Epochs of line 1 from the average, if there is one, else from where the client was."""
+        """Line 1 from the average, if there is one, else from where the client was."""
         graph, network = clients.graph, self.autoencoder(clients.task)
-        params = {name: value.clone() for name, value in (clients.state.autoencoder | down.params).items()}
-        moments = {name: value.clone() for name, value in clients.state.autoencoder_moments.items()}
-        x_NF, everybody = graph.x.dense(), torch.ones(len(clients.ids), dtype=torch.bool)
-        loss = torch.zeros(len(clients.ids), device=graph.device)
+        params, moments = clients.state.autoencoder | down.params, clients.state.autoencoder_moments
+        if isinstance(network, LinearAutoencoder):
+            params, loss = network.step(params, graph)
+            # The server makes the average orthonormal; a client that nobody averages does so itself.
+            params = params if down.params else orthonormal(params)
+        else:
+            params, moments, loss = self.train_by_gradient(network, params, moments, graph)
+        kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
+        sent = {name: params[name] for name in down.params}
+        return kept, Trained(clients.ids, sent, graph.sizes.float(), loss)
+
+    def train_by_gradient(
+        self, network: GraphAutoencoder, params: Tree, moments: Moments, graph: GraphBatch
+    ) -> tuple[Tree, Moments, Tensor]:
+        """(auto-encoders, moments, last loss [K]) after some epochs."""
+        params = {name: value.clone() for name, value in params.items()}
+        moments = {name: value.clone() for name, value in moments.items()}
+        x_NF, everybody = graph.x.dense(), torch.ones(len(graph.ids), dtype=torch.bool)
+        loss = torch.zeros(len(graph.ids), device=graph.device)
         for _ in range(self.pretrain_epochs):
             leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
             loss = network.loss(leaves, graph, x_NF)
             grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
             optimise(params, dict(zip(leaves, grads, strict=True)), moments, everybody, self._pretraining)
-        kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
-        sent = {name: params[name] for name in down.params}
-        return kept, Trained(clients.ids, sent, graph.sizes.float(), loss.detach())
+        return params, moments, loss.detach()
 
     @step
     def send_codes(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Codes]:
@@ -437,19 +466,18 @@ class FedGgr(Method[Server, Kept]):
         if self.gsl and z_grad_NG is not None:
             add = partial(_add_rows, z_grad_NG, nodes, local.shape[1])
             fused.register_hook(add)  # type: ignore[no-untyped-call]
-            fused = self.hide_branches(fused, batch.view.segments, batch.rng.fork("branches"))
+            fused = self.hide_branches(fused, local.shape[1], batch.view.segments, batch.rng.fork("branches"))
         fused = dropout(fused, batch.rng.fork("fusion"), self.fusion_dropout, batch.view.segments)
         scores = self.classify(params, fused, batch.view.segments)
         loss = torch.nn.functional.cross_entropy(scores, batch.graph.y[nodes], reduction="none")
         return client_mean(loss, batch.view.segments.client, len(batch.graph.ids))
 
-    def hide_branches(self, fused: Tensor, segments: Segments, rng: Streams) -> Tensor:
+    def hide_branches(self, fused: Tensor, width: int, segments: Segments, rng: Streams) -> Tensor:
         """Half of `branch_dropout` of the rows lose their local part, another half the global one."""
         if self.branch_dropout == 0:
             return fused
         draw = rng.uniform(segments.ptr).to(fused.dtype)
         local, shared = draw >= self.branch_dropout / 2, draw < 1 - self.branch_dropout / 2
-        width = self.widths[0]
         return torch.cat([fused[:, :width] * local, fused[:, width:] * shared], 1)
 
     def classify(self, params: Tree, fused: Tensor, segments: Segments) -> Tensor:

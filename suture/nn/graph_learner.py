@@ -28,9 +28,9 @@ from torch import Tensor
 
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import Features
-from suture.kernels import Segments, SparseMatrix
+from suture.kernels import Segments, SparseMatrix, products_at
 from suture.nn.layers import project
-from suture.nn.topk import Index, Links, Similarity, neighbours, row_products, similarities
+from suture.nn.topk import Index, Links, Similarity, neighbours, similarities
 from suture.tree import Tree
 
 Generator = Literal["mlp", "mlp-d", "attentive"]
@@ -76,7 +76,7 @@ class _GraphProduct(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         grad, graph = grads[0].contiguous(), ctx.graph
         (h_NH,) = ctx.saved_tensors
-        grad_weight = row_products(grad, h_NH, graph.row, graph.col) if ctx.needs_input_grad[1] else None
+        grad_weight = products_at(graph.matrix, grad, h_NH) if ctx.needs_input_grad[1] else None
         # The matrix is its own transpose.
         return None, grad_weight, graph.matrix.times(grad) if ctx.needs_input_grad[2] else None
 

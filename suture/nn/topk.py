@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.errors import ConfigError, unknown
-from suture.kernels import Segments, SparseMatrix
+from suture.kernels import Segments, SparseMatrix, products_at
 
 Similarity = Literal["cosine", "inner", "euclidean"]
 """cosine; inner product; or 1 / (1 + squared distance), which has a gradient even where two nodes coincide."""
@@ -29,8 +29,6 @@ Index = Literal["auto", "exact", "approximate"]
 APPROXIMATE_FROM = 50_000
 BLOCK_ENTRIES = 1 << 24
 """Similarities held at once: 64 MB."""
-PAIRS_AT_ONCE = 1 << 12
-"""Pairs whose ends are gathered at once: few enough to stay in cache."""
 CELLS_SEEN = 0.05
 """Share of the cells of space in which `approximate` looks for neighbours."""
 
@@ -47,6 +45,12 @@ class Links:
         """The same, and every node has chosen itself."""
         loops = torch.arange(self.nodes, device=self.node.device)
         return Links(torch.cat([self.node, loops]), torch.cat([self.neighbour, loops]), self.nodes)
+
+    @cached_property
+    def one_way(self) -> SparseMatrix:
+        """Row v lists what v has chosen, as a matrix whose value is the number of the pair, 0..M-1."""
+        number = torch.arange(self.node.numel(), device=self.node.device)
+        return SparseMatrix.from_coo(self.node, self.neighbour, number, (self.nodes, self.nodes))
 
     @cached_property
     def both_ways(self) -> SparseMatrix:
@@ -154,22 +158,14 @@ class _PairProducts(torch.autograd.Function):
     def forward(ctx: Any, h_NH: Tensor, links: Links) -> Tensor:
         ctx.save_for_backward(h_NH)
         ctx.links = links
-        return row_products(h_NH, h_NH, links.node, links.neighbour)
+        pairs: SparseMatrix = links.one_way
+        return h_NH.new_empty(pairs.val.numel()).index_copy_(0, pairs.val, products_at(pairs, h_NH, h_NH))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (h_NH,) = ctx.saved_tensors
         pairs: SparseMatrix = ctx.links.both_ways
         return SparseMatrix(pairs.rowptr, pairs.col, grads[0][pairs.val], pairs.columns).times(h_NH), None
-
-
-def row_products(a_NH: Tensor, b_NH: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Inner products of rows `left` of a with rows `right` of b, [M], without autograd."""
-    out = a_NH.new_empty(left.numel())
-    for first in range(0, left.numel(), PAIRS_AT_ONCE):
-        part = slice(first, first + PAIRS_AT_ONCE)
-        out[part] = torch.linalg.vecdot(a_NH.index_select(0, left[part]), b_NH.index_select(0, right[part]))
-    return out
 
 
 def _as_products(h_NH: Tensor, similarity: Similarity) -> tuple[Tensor, Tensor, Tensor | None]:

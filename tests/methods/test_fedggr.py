@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,8 @@ from suture.graph.synthetic import contextual_block_model
 from suture.kernels import Segments
 from suture.method import Task
 from suture.methods.fedggr import GLOBAL, Down, FedGgr, everybodys
-from suture.nn.autoencoder import GraphAutoencoder
+from suture.nn.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
+from suture.nn.backbones import make_backbone
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams, generator
 
@@ -33,6 +35,7 @@ def small(**fields: Any) -> FedGgr:
     )
     model = ModelSettings(hidden=8, dropout=fields.pop("dropout", 0.0), kind=fields.pop("kind", "gcn"), heads=2)
     few = {"branch_dropout": 0.0, "code_width": 6, "k": 4, "pretrain_rounds": 2, "pretrain_epochs": 2, "pretrain_hidden": 12}
+    few |= {"local_width": 8, "global_width": 8}
     return FedGgr(model=model, training=training, **(few | fields))
 
 
@@ -158,15 +161,61 @@ def test_the_autoencoder_by_hand() -> None:
     torch.testing.assert_close(network.loss(params, graph, x), F.mse_loss(rebuilt, x)[None], rtol=1e-4, atol=1e-6)
 
 
+def test_a_step_of_the_linear_autoencoder_by_hand() -> None:
+    """M W and the error of equation (2) on full matrices, of two clients at once."""
+    data = contextual_block_model(nodes=50, classes=3, features=20, degree=5.0, communities=2, seed=2)
+    roles = torch.ones(50, dtype=torch.int8)
+    pieces = [torch.arange(30), torch.arange(30, 50)]
+    graph = batch_of(data, ["a", "b"], pieces, [roles[:30], roles[30:]], [False] * 2)
+    network = LinearAutoencoder(features=20, width=6)
+    params = {BASIS: torch.cat([network.init(generator(seed, "test"))[BASIS] for seed in (0, 1)])}
+    steps, loss = network.step(params, graph)
+    codes = network.encode(params, graph)
+    for k, (first, last) in enumerate([(0, 30), (30, 50)]):
+        a, x, w = dense_gcn_operator(graph)[first:last, first:last], graph.x.dense()[first:last], params[BASIS][k]
+        power = torch.linalg.matrix_power
+        torch.testing.assert_close(codes[first:last], power(a, 2) @ x @ w, rtol=1e-4, atol=1e-5)
+        m = x.T @ (2 * power(a, 4) - power(a, 8)) @ x
+        torch.testing.assert_close(steps[BASIS][k], m @ w / (last - first), rtol=1e-3, atol=1e-4)
+        rebuilt = power(a, 2) @ codes[first:last] @ w.T
+        torch.testing.assert_close(loss[k], F.mse_loss(rebuilt, x), rtol=1e-3, atol=1e-5)
+
+
+def test_clients_together_find_the_best_linear_autoencoder(world: World) -> None:
+    """Rounds of pretraining end where numpy's eigenvectors of everybody's M are."""
+    method = small(pretrain_rounds=150, code_width=3)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.init_server(world.task)
+    for _ in range(150):
+        server = method.pretrain(server, cohort)
+    a, x = dense_gcn_operator(world.clients).double(), world.clients.x.dense().double()
+    m = x.T @ (2 * torch.linalg.matrix_power(a, 4) - torch.linalg.matrix_power(a, 8)) @ x
+    best = np.linalg.eigvalsh(m.numpy())[-3:].sum()
+    w = server.autoencoder[BASIS][0].double()
+    assert float(torch.trace(w.T @ m @ w)) == pytest.approx(best, rel=1e-3)
+    torch.testing.assert_close(w.T @ w, torch.eye(3, dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def test_codes_wider_than_the_features_end_in_zeros(world: World) -> None:
+    network = LinearAutoencoder(world.task.features, world.task.features + 2)
+    start = network.init(generator(0, "test"))
+    codes = network.encode({BASIS: start[BASIS].expand(len(world.clients.ids), -1, -1)}, world.clients)
+    assert codes.shape[1] == world.task.features + 2
+    assert bool((codes[:, -2:] == 0).all())
+    assert float(codes[:, :-2].abs().min(1).values.max()) > 0
+    assert orthonormal(start)[BASIS].shape == (1, world.task.features, world.task.features)
+
+
+@pytest.mark.parametrize("encoder", ["linear", "relu"])
 @pytest.mark.parametrize("alignment", ["averaged", "shared", "none"])
-def test_alignment(world: World, alignment: str) -> None:
+def test_alignment(world: World, alignment: str, encoder: str) -> None:
     """Only averaged encoders give two clients the same code for the same feature row."""
     data = contextual_block_model(nodes=60, classes=3, features=40, degree=4.0, communities=2, seed=1)
     roles = (torch.arange(60) % 3 + 1).to(torch.int8)
     everyone, some = torch.arange(60), torch.arange(30)
     # The third client pulls the average somewhere else; the first two have the same nodes.
     graph = batch_of(data, ["a", "b", "c"], [everyone, everyone, some], [roles, roles, roles[:30]], [False] * 3)
-    method = small(alignment=alignment, training={"rounds": 1})
+    method = small(alignment=alignment, encoder=encoder, training={"rounds": 1})
     ending = run_to_end(method, graph, Task(features=40, classes=3, seed=0))
     a, b, c = (ending.server.codes[name][0] for name in "abc")  # type: ignore[attr-defined]
     if alignment == "none":
@@ -211,6 +260,22 @@ def test_every_backbone_with_and_without_the_servers_graph(world: World, kind: s
     assert all(not torch.equal(value, start[name]) for name, value in ending.server.params.items())  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("gsl", [True, False])
+def test_embeddings_of_one_number_a_class_start_as_a_sum(world: World, gsl: bool) -> None:
+    """Before training the scores are those of the local network, which is FedAvg's, plus Z."""
+    method = small(gsl=gsl, local_width=0, global_width=0)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.init_server(world.task)
+    for phase in method.plan()[:-1]:
+        for _ in range(phase.times):
+            server = phase.body(server, cohort)
+    model = cohort.peek(lambda clients: method.assemble(clients, method.deploy(server, clients.ids)))
+    expected = make_backbone(method.model, world.task.features, world.task.classes).logits(model.params, world.clients)
+    if gsl:
+        expected = expected + method.global_embeddings(server, server.own)
+    torch.testing.assert_close(method.predict(world.clients, model, world.task), expected)
+
+
 def test_each_client_gets_the_rows_of_its_own_nodes(world: World) -> None:
     """In the order of names on the server, in the order of the question on the wire."""
     method = small(training={"rounds": 1})
@@ -232,7 +297,7 @@ def test_branches_are_hidden_in_turn(world: World) -> None:
     method = small(branch_dropout=2 / 3)
     segments = Segments(torch.tensor([0, 2000, 3000]))
     rng = Streams.of(0, ("a", "b"), "test")
-    seen = method.hide_branches(torch.ones(3000, 16), segments, rng)
+    seen = method.hide_branches(torch.ones(3000, 16), 8, segments, rng)
     local, shared = seen[:, :8], seen[:, 8:]
     assert bool((local == local[:, :1]).all())
     assert bool((shared == shared[:, :1]).all())
@@ -256,7 +321,15 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"k": 0}, {"refresh": 0}, {"server_lr": -1.0}, {"alignment": "avg"}, {"returned": "sum"}, {"branch_dropout": 1.5}],
+    [
+        {"k": 0},
+        {"encoder": "tanh"},
+        {"refresh": 0},
+        {"server_lr": -1.0},
+        {"alignment": "avg"},
+        {"returned": "sum"},
+        {"branch_dropout": 1.5},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SutureError, match=r"fedggr\."):

@@ -74,8 +74,7 @@ def test_never_holds_more_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @SIMILARITIES
-def test_similarities_and_their_gradients(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topk, "PAIRS_AT_ONCE", 4)
+def test_similarities_and_their_gradients(similarity: Similarity) -> None:
     h = points(9).double()
     links = neighbours(h, 3, Segments(torch.tensor([0, 9])), similarity)
     expected = full_matrix(h, similarity)[links.node.numpy(), links.neighbour.numpy()]
