@@ -409,12 +409,15 @@ def owner_predict(
     federating.predict(kit, run, out)
 
 
-@_command(owner_app, "ledger", "suture owner ledger kits/clinic-a")
-def owner_ledger(kit: opt.KitFolder) -> None:
+@_command(owner_app, "ledger", "suture owner ledger kits/clinic-a", "suture owner ledger kits/clinic-a --run RUN")
+def owner_ledger(
+    kit: opt.KitFolder,
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Only this run  [default: all]")] = None,
+) -> None:
     """Show what has left this owner, and what it has refused."""
     from suture.commands import federating
 
-    federating.show_ledger(kit)
+    federating.show_ledger(kit, run)
 
 
 @_command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from suture import api
 from suture.commands.request import Request, Work, run_folder, settle
 from suture.commands.stopping import Stopper
 from suture.config import strict
+from suture.engines.kit import HOME
 from suture.errors import ConfigError, SutureError
 from suture.report import console
 from suture.report.progress import watching
@@ -23,7 +23,7 @@ from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
 from suture.report.text import byte_size
 from suture.runner import Interrupted, Outcome, Tick
-from suture.storage import disk_errors, write_atomically
+from suture.storage import disk_errors, read_lines, write_atomically
 
 if TYPE_CHECKING:
     from suture.engines.flare_kits import Kit
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 RESERVED = {"coordinator", "operator", "authority", "server"}
 SCHEMES = ("tcp", "http", "grpc")
-HOME = "suture"
 
 
 def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str) -> None:
@@ -103,31 +102,34 @@ def predict(path: Path, run: str | None, out: Path | None) -> None:
     console.notes().print(f"wrote {out}; the model is {source.with_name('model.safetensors')}", soft_wrap=True)
 
 
-def show_ledger(path: Path) -> None:
+def show_ledger(path: Path, run: str | None) -> None:
     """What has left this owner, by run, step and field; then its audit log."""
     kit = _engine().Kit.read(path, "owner")
     from suture.federation.audit import AUDIT, read_audit
 
-    table = console.grid("run", "step", "field", "times", "bytes", numbers_from=3)
-    for file in sorted((kit.path / HOME / "runs").glob("*/ledger.jsonl")):
+    runs = kit.path / HOME / "runs"
+    files = sorted(runs.glob(f"{run or '*'}/ledger.jsonl"), key=lambda file: file.stat().st_mtime)
+    if run is not None and not files:
+        raise ConfigError(f"{kit.name} has no run {run}; its runs are in {runs}")
+    screen = console.results()
+    for file in files:
         times: Counter[tuple[str, str]] = Counter()
         sizes: Counter[str] = Counter()
-        with disk_errors("read", file):
-            for line in file.read_text().splitlines():
-                entry: dict[str, Any] = json.loads(line)
-                sizes[entry["step"]] += sum(entry["bytes"])
-                times.update((entry["step"], f"{name} {shape}") for name, shape in entry["fields"].items())
+        for entry in read_lines(file):
+            sizes[entry["step"]] += sum(entry["bytes"])
+            times.update((entry["step"], f"{name} {shape}") for name, shape in entry["fields"].items())
+        table = console.grid("step", "field", "times", "bytes", numbers_from=2)
         shown: set[str] = set()
         for (step, name), count in times.items():
-            table.add_row(file.parent.name, step, name, str(count), "" if step in shown else byte_size(sizes[step]))
+            table.add_row(step, name, str(count), "" if step in shown else byte_size(sizes[step]))
             shown.add(step)
-    screen = console.results()
-    screen.print(console.titled("sent", table))
+        screen.print(console.titled(f"sent in {file.parent.name}", table))
+        screen.print()
     events = console.grid("time", "event", "details")
     for line in read_audit(kit.path / HOME / AUDIT):
-        details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
-        events.add_row(str(line["time"]), str(line["event"]), details)
-    screen.print()
+        if run is None or line.get("run") == run:
+            details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
+            events.add_row(str(line["time"]), str(line["event"]), details)
     screen.print(console.titled("audit", events))
 
 

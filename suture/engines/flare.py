@@ -8,7 +8,6 @@ Coordinator and owner are given their work by subclasses (`suture.federation.par
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,20 +18,14 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 
-from suture.engines.exchange import Json, Unreachable
+from suture.engines.exchange import Unreachable
+from suture.engines.kit import TOPIC
+from suture.storage import Json
 
-KIT = "SUTURE_KIT"
-"""Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
-TOPIC = "suture"
 SERVER = "server"
 SECONDS_BETWEEN_PINGS = 8.0
 PINGS = 3
 """So many unanswered ones in a row, and a process is gone."""
-
-
-def kit_folder() -> Path:
-    """This party's start-up kit."""
-    return Path(os.environ[KIT])
 
 
 class FlareTransport:

@@ -27,7 +27,6 @@ from suture.engines.exchange import (
     BadReply,
     Expectations,
     Frame,
-    Json,
     Refused,
     Transport,
     Unreachable,
@@ -42,6 +41,7 @@ from suture.message import Message, Model
 from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V, summed_steps
 from suture.robust import Robust
 from suture.settings import Count, Positive
+from suture.storage import Json
 from suture.streams import rank
 
 
@@ -258,7 +258,7 @@ class RemoteCohort(Generic[S]):
     def _stop_if_refused(self, bad: Mapping[str, Exception]) -> None:
         refusals = {owner: error for owner, error in bad.items() if isinstance(error, Refused)}
         for owner, error in refusals.items():
-            self._fleet.audit.note("refused by an owner", owner=owner, reason=str(error))
+            self._fleet.audit.note("refused by an owner", run=self._fleet.run, owner=owner, reason=str(error))
         if refusals:
             raise Refused("; ".join(f"owner {owner} refuses: {error}" for owner, error in refusals.items()))
 
