@@ -153,7 +153,6 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
 def resume(path: Path, quiet: bool) -> None:
     """Bring a run to its end with a new job."""
     engine = _engine()
-    from suture.federation.conduct import open_folder
     from suture.federation.operate import read_order
 
     order, kit, job = read_order(path)
@@ -161,8 +160,7 @@ def resume(path: Path, quiet: bool) -> None:
     if done is None:
         with _following(engine.Kit.read(kit, "operator"), path, quiet) as following:
             done = following.carry_out([order], [path], job)[0]
-    made = open_folder(order, path)[1]
-    _conclude([done], made, path, quiet)
+    _conclude([done], api.read_plan(path), path, quiet)
 
 
 def status(path: Path) -> None:

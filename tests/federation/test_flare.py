@@ -91,8 +91,10 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
     code, printed = federation.run("federation", "status", "--kit", kit)
     assert code == 0, printed
     assert printed.count(" connected") == OWNERS
+    kept = {path.name: path.read_bytes() for path in out.iterdir()}
     code, printed = federation.run("federation", "resume", str(out))
     assert code == 0, printed
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
     code, printed = federation.run("show", str(out))
     assert code == 0, printed
 

@@ -84,7 +84,7 @@ class Disturbed:
 
 
 def moment(chance: random.Random, run: Disturbed, before: int) -> None:
-    """Wait for the next blow: in the middle of a round after some rounds, or, one time in five, while the job is starting."""
+    """Until the next blow: some rounds later, in the middle of one, or, one time in five, while the job is starting."""
     end = time.monotonic() + PATIENCE
     if before and chance.random() < 0.2:
         time.sleep(chance.uniform(0.0, 15.0))
