@@ -16,6 +16,7 @@ from typing import Any
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
 from nvflare.collab import collab
 
 from suture.engines.exchange import Unreachable
@@ -33,8 +34,11 @@ class FlareTransport:
 
     def __init__(self, proxies: list[Any]) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
-        # Abandoned calls stay in their threads until they time out, so there must be enough of them.
-        self._pool = ThreadPoolExecutor(16 * max(1, len(proxies)), thread_name_prefix="call")
+        self._job_aborted: dict[str, Signal] = {proxy.name: proxy.backend.abort_signal for proxy in proxies}
+        self._given_up: dict[str, Signal] = {}
+        for proxy in proxies:
+            self._give_up(proxy)
+        self._pool = ThreadPoolExecutor(4 * max(1, len(proxies)), thread_name_prefix="call")
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -48,10 +52,23 @@ class FlareTransport:
         try:
             reply = self._result(proxy, waiting)
         except Exception as error:
+            self._give_up(proxy)
             raise Unreachable(f"no answer ({error})") from error
         if not isinstance(reply, bytes):
             raise Unreachable(f"its answer is {type(reply).__name__}, not bytes")
         return reply
+
+    def _give_up(self, proxy: Any) -> None:
+        """End the calls to this owner that are still waiting: a job cannot end before them. Later calls are new ones."""
+        if proxy.name in self._given_up:
+            self._given_up[proxy.name].trigger(True)
+        proxy.backend.abort_signal = self._given_up[proxy.name] = Signal(self._job_aborted[proxy.name])
+
+    def close(self) -> None:
+        """Let nothing wait any more."""
+        for proxy in self._proxies.values():
+            self._give_up(proxy)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     @staticmethod
     def _result(proxy: Any, waiting: Future[Any]) -> Any:
@@ -81,7 +98,11 @@ class Coordinating(FLComponent):  # type: ignore[misc]
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
-        self.conduct(FlareTransport(list(collab.clients)))
+        transport = FlareTransport(list(collab.clients))
+        try:
+            self.conduct(transport)
+        finally:
+            transport.close()
 
     @abstractmethod
     def conduct(self, transport: FlareTransport) -> None:

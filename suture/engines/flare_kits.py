@@ -176,7 +176,7 @@ def write_job(folder: Path, name: str, owners: Sequence[str], orders: Sequence[M
             **base,
             "server": {"task_request_interval": 0.2},
             "workflows": [
-                {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "ours", "sync_task_timeout": 60}}
+                {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "ours", "sync_task_timeout": 120}}
             ],
             "components": [{"id": "ours", "path": COORDINATING, "args": {"orders": list(orders)}}],
         },

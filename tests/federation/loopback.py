@@ -94,7 +94,10 @@ class Loopback:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "suture", *arguments]
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
+        # A session each, as on terminals of their own: a Ctrl-C is for the tests, not for the parties.
+        return subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder, start_new_session=True
+        )
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """A command to its end: (exit code, everything it printed)."""

@@ -26,7 +26,7 @@ from suture.config import to_toml
 pytestmark = pytest.mark.federation
 KILLS = int(os.environ.get("SUTURE_KILLS", "2"))
 ROUNDS = 20 + 10 * KILLS
-PATIENCE = 400.0
+PATIENCE = 900.0
 
 
 def made():
