@@ -12,7 +12,7 @@ update.
 Who is suspected is a question of its own, because Krum leaves somebody out in every round, guilty or not; the others then
 fit their data and hardly move any more, while whoever is left out still does. So distances from the median are compared only
 in rounds in which the clients usually move at least MOVING of what they have moved at most, and a suspect is who is, on
-average over these rounds, GAP times farther out than anybody trusted. On Cora with five clients, 30 rounds, four seeds and
+average over these rounds, GAP times farther out than anybody trusted. On Cora with five clients, 30 rounds, three seeds and
 all four rules, honest clients stay below 1.05, and one that trains on flipped labels is at 1.14 or more.
 (docs/federation.md has the table.)
 """
