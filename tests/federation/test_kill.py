@@ -71,6 +71,12 @@ class Disturbed:
             self.command = self.federation.suture("federation", "run", *arguments, "--patience", "1", "--out", str(self.out))
         return True
 
+    def leave(self) -> None:
+        """Nothing of it goes on after the test."""
+        if self.command is not None:
+            self.command.kill()
+            self.command.wait()
+
     def rounds(self) -> int:
         """As the coordinator's last checkpoint says."""
         try:
@@ -114,14 +120,17 @@ def test_kill(victim: str, federation: Loopback, undisturbed: Path, tmp_path: Pa
     chance, run = random.Random(victim), Disturbed(federation, tmp_path / "run")
     blows, begun = 0, time.monotonic()
     run.go_on()
-    while blows < KILLS:
-        moment(chance, run, run.rounds())
-        blows += strike(chance, victim, federation)
-        print(f"{victim}: blow {blows} after {run.rounds()} rounds, {time.monotonic() - begun:.0f} s", flush=True)
-    end = time.monotonic() + PATIENCE
-    while run.go_on():
-        assert time.monotonic() < end, "the run does not come to its end"
-        time.sleep(0.2)
+    try:
+        while blows < KILLS:
+            moment(chance, run, run.rounds())
+            blows += strike(chance, victim, federation)
+            print(f"{victim}: blow {blows} after {run.rounds()} rounds, {time.monotonic() - begun:.0f} s", flush=True)
+        end = time.monotonic() + PATIENCE
+        while run.go_on():
+            assert time.monotonic() < end, "the run does not come to its end"
+            time.sleep(0.2)
+    finally:
+        run.leave()
     print(f"{victim}: {blows} blows, {run.legs} commands, {time.monotonic() - begun:.0f} s", flush=True)
     same_end(federation, run.out, undisturbed)
 
