@@ -17,6 +17,7 @@ from suture.report.text import byte_size
 from suture.storage import disk_errors, read_lines, write_atomically
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 RESERVED = {"coordinator", "operator", "authority", "server"}
 SCHEMES = ("tcp", "http", "grpc")
 
@@ -25,8 +26,10 @@ def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str
     """Provision one kit for each party."""
     kits = engine_kits()
     host, _, port = server.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"--server must be HOST:PORT such as example.org:8102, got {server!r}")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name is lower-case letters, digits and dashes, got {name!r}")
     for owner in owners:
         if not NAME.fullmatch(owner) or owner in RESERVED:
             raise ConfigError(f"an owner's name is lower-case letters, digits and dashes, and not reserved, got {owner!r}")
