@@ -175,3 +175,26 @@ def test_a_method_that_needs_more_than_sums_is_refused() -> None:
         order_of(planned("fedpub"), "run", QUICK, secure=True)
     with pytest.raises(ConfigError, match="hides; choose one"):
         order_of(planned("fedavg", 3, "training.aggregation=median"), "run", QUICK, secure=True)
+
+
+def test_a_nan_update_is_left_out_and_its_sender_named(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Robust aggregation goes on without it, and without losing the owner; the coordinator's log names the suspect."""
+    transport = InProcess(tmp_path / "owners", shards)
+
+    def spoil(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        if owner != "client-01" or frame.header["verb"] != "ask":
+            return answer()
+        reply = Frame.unpack(answer())
+        up = Up.unpack(reply.body)
+        return Frame(reply.header, replace(up, params={k: v * float("nan") for k, v in up.params.items()}).pack()).pack()
+
+    transport.meddle = spoil
+    order = order_of(planned("fedavg", 3, "training.aggregation=multi-krum"), "run", QUICK)
+    outcome = conductor(order, tmp_path, transport).carry_on()
+    assert outcome is not None
+    assert outcome.suspects == ("client-01",)
+    events = [(line["event"], line.get("owner")) for line in read_audit(tmp_path / AUDIT)]
+    assert events.count(("reply left out", "client-01")) == 3
+    assert ("suspect", "client-01") in events
+    model = load_models(tmp_path / "run" / "model.safetensors")[0]["shared"]
+    assert all(bool(value.isfinite().all()) for value in model.values())
