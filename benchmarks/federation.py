@@ -59,7 +59,7 @@ def main() -> None:
         alone, between = seconds(embedded(cora, folder / "embedded", options.data_root)), seconds(trained)
         print(f"| {options.rounds} rounds of FedAvg on Cora, one process, one client at a time | {alone:.1f} s |")
         print(f"| the same between three owners' processes | {between:.1f} s, {between / alone:.1f} times as long |")
-        print(f"| start and end of the job with all four runs | {whole - sum(map(seconds, [*exchanged, trained])):.1f} s |")
+        print(f"| start and end of the job with all these runs | {whole - sum(map(seconds, [*exchanged, trained])):.1f} s |")
 
 
 if __name__ == "__main__":
