@@ -20,6 +20,7 @@ from loopback import Loopback, embedded, planned, write_shards
 
 # Cora has 1433 features, so a hidden layer of width h makes a model of about 5.8 kB times h.
 HIDDEN = {"6 kB": 1, "1 MB": 174, "20 MB": 3480}
+ROUNDS = 10
 EXCHANGES_A_ROUND = 2  # a training step and a test, each with the model on its way down; the first also up
 
 
@@ -41,22 +42,24 @@ def main() -> None:
         try:
             parties.wait()
             sizes = {
-                label: planned("fedavg", 3, "rounds=10", f"model.hidden={hidden}", dataset="cora")
+                label: planned("fedavg", 3, f"rounds={ROUNDS}", f"model.hidden={hidden}", dataset="cora")
                 for label, hidden in HIDDEN.items()
             }
             orders = [parties.order(made, f"exchange-{HIDDEN[label]}") for label, made in sizes.items()]
             began = time.perf_counter()
             *exchanged, trained = parties.carry_out([*orders, parties.order(cora, "cora")])
-            print(f"one job with all four runs, from submission to its end: {time.perf_counter() - began:.1f} s")
+            whole = time.perf_counter() - began
         finally:
             parties.stop()
+        print("| what | figure |\n|---|---|")
         for (label, made), path in zip(sizes.items(), exchanged, strict=True):
             computing = seconds(embedded(made, folder / f"embedded-{label[0]}", options.data_root))
-            each = (seconds(path) - computing) / 10 / EXCHANGES_A_ROUND
-            print(f"an exchange with three owners, {label} each way: {1000 * each:.0f} ms beyond computing")
+            each = (seconds(path) - computing) / ROUNDS / EXCHANGES_A_ROUND
+            print(f"| an exchange with three owners, {label} each way, beyond computing | {1000 * each:.0f} ms |")
         alone, between = seconds(embedded(cora, folder / "embedded", options.data_root)), seconds(trained)
-        print(f"{options.rounds} rounds of FedAvg on Cora: {between:.2f} s between processes, {alone:.2f} s in one process,")
-        print(f"one client at a time; ratio {between / alone:.2f}")
+        print(f"| {options.rounds} rounds of FedAvg on Cora, one process, one client at a time | {alone:.1f} s |")
+        print(f"| the same between three owners' processes | {between:.1f} s, {between / alone:.1f} times as long |")
+        print(f"| start and end of the job with all these runs | {whole - sum(map(seconds, [*exchanged, trained])):.1f} s |")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def compare(
         protocol=protocol,
         dataset=dataset,
         clients=clients,
-        methods=None if methods is None else request.words(methods),
+        methods=None if methods is None else opt.words(methods),
         seeds=None if seeds is None else request.numbers(seeds, "--seeds"),
         overrides=tuple(overrides or ()),
         config=config,
@@ -360,17 +360,17 @@ def federation_create(
 
     A kit holds that party's private key: hand it over on a safe way, and keep the folder `authority` to yourself.
     """
-    from suture.commands import federating, request
+    from suture.commands import kits
 
-    federating.create(request.words(owners), server, out, name, scheme)
+    kits.create(opt.words(owners), server, out, name, scheme)
 
 
 @_command(coordinator_app, "start", "suture coordinator start kits/coordinator")
 def coordinator_start(kit: opt.KitFolder) -> None:
     """Be the coordinator, in the foreground, until Ctrl-C."""
-    from suture.commands import federating
+    from suture.commands import kits
 
-    federating.start_coordinator(kit)
+    kits.start_coordinator(kit)
 
 
 @_command(
@@ -404,17 +404,20 @@ def owner_predict(
 
     Model and predictions are with the owner since the run was finished; nobody is asked.
     """
-    from suture.commands import federating
+    from suture.commands import kits
 
-    federating.predict(kit, run, out)
+    kits.predict(kit, run, out)
 
 
-@_command(owner_app, "ledger", "suture owner ledger kits/clinic-a")
-def owner_ledger(kit: opt.KitFolder) -> None:
+@_command(owner_app, "ledger", "suture owner ledger kits/clinic-a", "suture owner ledger kits/clinic-a --run RUN")
+def owner_ledger(
+    kit: opt.KitFolder,
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Only this run  [default: all]")] = None,
+) -> None:
     """Show what has left this owner, and what it has refused."""
-    from suture.commands import federating
+    from suture.commands import kits
 
-    federating.show_ledger(kit)
+    kits.show_ledger(kit, run)
 
 
 @_command(
@@ -476,9 +479,9 @@ def federation_resume(path: opt.RunFolder, quiet: opt.Quiet = False) -> None:
 @_command(federation_app, "status", "suture federation status --kit kits/operator")
 def federation_status(kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")]) -> None:
     """Show who is connected and what is running."""
-    from suture.commands import federating
+    from suture.commands import kits
 
-    federating.status(kit)
+    kits.status(kit)
 
 
 @_command(federation_app, "stop", "suture federation stop runs/mine")

@@ -6,19 +6,27 @@
     multi-krum      the mean of the n - f updates with the best such scores
 
 All of them need fewer than half of the updates to be wrong, and ignore the clients' weights: a client that lies about its
-update can lie about its size. Legend: K clients, P entries of an update.
+update can lie about its size. An update with NaN or infinity is left out by all of them. Legend: K clients, P entries of an
+update.
+
+Who is suspected is a question of its own, because Krum leaves somebody out in every round, guilty or not; the others then
+fit their data and hardly move any more, while whoever is left out still does. So distances from the median are compared only
+in rounds in which the clients usually move at least MOVING of what they have moved at most, and a suspect is who is, on
+average over these rounds, GAP times farther out than anybody trusted. On Cora with five clients, 30 rounds, three seeds and
+all four rules, honest clients stay below 1.05, and one that trains on flipped labels is at 1.14 or more.
+(docs/federation.md has the table.)
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from suture.errors import ConfigError
+from suture.errors import ConfigError, IntegrityError
 from suture.message import Message
 from suture.tree import Tree
 
@@ -26,9 +34,9 @@ M = TypeVar("M", bound=Message)
 Rule = Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"]
 AGGREGATE = ("aggregate",)
 """The one row of a reply that has been aggregated."""
-GAP = {"krum": 2.0, "multi-krum": 2.0}
-"""A suspect's updates are, on average over rounds, this many times farther out than those of anybody trusted; 1.3 with other
-rules. Krum always leaves somebody out, whose data the model then fits less and less, honest as it may be."""
+MOVING, GAP = 0.7, 1.1
+FARTHEST = 100.0
+"""So far one round can count, so that one enormous update does not make everything after it look harmless."""
 
 
 def flatten(tree: Tree) -> Tensor:
@@ -79,6 +87,8 @@ class Robust:
     steps: frozenset[str]
     distance: dict[str, float] = field(default_factory=dict)
     rounds: dict[str, int] = field(default_factory=dict)
+    most: float = 0.0
+    """The largest usual distance so far."""
 
     def fold(self, step: str, reply: M) -> M:
         """A reply with one row; other steps' replies as they are."""
@@ -89,33 +99,47 @@ class Robust:
         if not joined:
             return reply
         update_KP = flatten(joined)
-        middle = centre(update_KP, self.rule, self.wrong)
-        self._remember(reply, update_KP)
+        usable = update_KP.isfinite().all(1)
+        if not bool(usable.any()):
+            raise IntegrityError(f"no client sent a finite update in {step}, so there is nothing to aggregate")
+        self._remember(reply.ids, update_KP, usable)
+        good = update_KP[usable]
+        middle = centre(good, self.rule, max(0, self.wrong - (len(update_KP) - len(good))))
         row = unflatten(middle, joined)
         values: dict[str, object] = {name: {key: row[f"{name}/{key}"] for key in tree} for name, tree in trees.items()}
         for name, value in reply.contents():
             if isinstance(value, Tensor):
-                values[name] = value.median(0, keepdim=True).values
+                values[name] = value[usable].median(0, keepdim=True).values
         return dataclasses.replace(reply, ids=AGGREGATE, **values)
 
-    def _remember(self, reply: Message, update_KP: Tensor) -> None:
-        # From the median whatever the rule: Krum leaves somebody out in every round, guilty or not.
-        away = (update_KP - centre(update_KP, "median", self.wrong)).norm(dim=1)
-        usual = float(away.median().clamp_min(1e-12))
-        for name, length in zip(reply.ids, away.tolist(), strict=True):
-            # Bounded, so that one enormous update does not make everything after it look harmless.
-            self.distance[name] = self.distance.get(name, 0.0) + min(length / usual, 100.0)
-            self.rounds[name] = self.rounds.get(name, 0) + 1
+    def _remember(self, ids: tuple[str, ...], update_KP: Tensor, usable: Tensor) -> None:
+        good = update_KP[usable]
+        away = torch.full((len(ids),), float("inf"), dtype=good.dtype)
+        away[usable] = (good - centre(good, "median", self.wrong)).norm(dim=1)
+        usual = float(away[usable].median().clamp_min(1e-12))
+        self.most = max(self.most, usual)
+        for name, length in zip(ids, away.tolist(), strict=True):
+            if usual >= MOVING * self.most or length == float("inf"):
+                self.distance[name] = self.distance.get(name, 0.0) + min(length / usual, FARTHEST)
+                self.rounds[name] = self.rounds.get(name, 0) + 1
+
+    def evidence(self) -> list[object]:
+        """For a checkpoint."""
+        return [self.distance, self.rounds, self.most]
+
+    def recall(self, evidence: list[Any]) -> None:
+        """From a checkpoint."""
+        self.distance, self.rounds, self.most = evidence
 
     def suspicion(self) -> dict[str, float]:
-        """How far each client's updates were from the median on average, 1 being the middle client's distance."""
+        """How far each client's updates were from the median on average, 1 being the usual distance of a round."""
         return {name: total / self.rounds[name] for name, total in self.distance.items()}
 
     def suspects(self) -> list[str]:
         """Clients, fewer than half, that are set apart from all others by a gap; the worst first."""
         far = sorted(self.suspicion().items(), key=lambda item: item[1])
         for place in range(len(far) // 2 + 1, len(far)):
-            if far[place][1] >= GAP.get(self.rule, 1.3) * far[place - 1][1]:
+            if far[place][1] >= GAP * far[place - 1][1]:
                 return [name for name, _ in reversed(far[place:])]
         return []
 

@@ -315,7 +315,7 @@ class Runner:
             "sent": dict(self.ledger.totals),
             "selected_round": journey.selection.round,
             "selected_rounds": rounds.tolist() if rounds is not None else [],
-            "suspicion": [self.robust.distance, self.robust.rounds] if self.robust else [],
+            "suspicion": self.robust.evidence() if self.robust else [],
         }
         self.folder.checkpoint(progress, records)
         self.cohort.committed()
@@ -336,7 +336,7 @@ class Runner:
             self.ledger.disclosure = disclosure_of(read_lines(self.ledger.file.path))
         suspicion = progress.get("suspicion")
         if self.robust and isinstance(suspicion, list):
-            self.robust.distance, self.robust.rounds = suspicion
+            self.robust.recall(suspicion)
         if "scores" in records:
             rounds = torch.tensor(progress["selected_rounds"])
             scores = records["scores"].as_record(Scores)

@@ -15,6 +15,9 @@ from typing import Any
 
 from suture.errors import IntegrityError, StorageError
 
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+"""What a JSON file can hold."""
+
 _REASONS = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "the disk quota is used up; free some space or choose another folder",
@@ -131,6 +134,11 @@ class LineFile:
         """Add one line."""
         with disk_errors("write", self.path):
             self._file.write(json.dumps(content, separators=(",", ":")).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Hand everything to the system: it is there even if this process is killed now."""
+        with disk_errors("write", self.path):
+            self._file.flush()
 
     def length(self) -> int:
         """Bytes so far, all of them on disk."""

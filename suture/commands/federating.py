@@ -1,77 +1,33 @@
-"""`suture federation`, `suture coordinator`, `suture owner`."""
+"""Commands of a federation that need its engine: be an owner, run, resume, stop."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from suture import api
+from suture.commands.kits import engine_kits
 from suture.commands.request import Request, Work, run_folder, settle
 from suture.commands.stopping import Stopper
 from suture.config import strict
+from suture.engines.kit import HOME
 from suture.errors import ConfigError, SutureError
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
-from suture.report.text import byte_size
 from suture.runner import Interrupted, Outcome, Tick
-from suture.storage import disk_errors, write_atomically
 
 if TYPE_CHECKING:
     from suture.engines.flare_kits import Kit
     from suture.federation.operate import Following
 
-NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-RESERVED = {"coordinator", "operator", "authority", "server"}
-SCHEMES = ("tcp", "http", "grpc")
-HOME = "suture"
-
-
-def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str) -> None:
-    """Provision one kit for each party."""
-    kits = _engine()
-    host, _, port = server.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"--server must be HOST:PORT such as example.org:8102, got {server!r}")
-    for owner in owners:
-        if not NAME.fullmatch(owner) or owner in RESERVED:
-            raise ConfigError(f"an owner's name is lower-case letters, digits and dashes, and not reserved, got {owner!r}")
-    if len(owners) < 2 or len(set(owners)) < len(owners):
-        raise ConfigError(f"--owners must be two or more different names, got {', '.join(owners) or 'none'}")
-    if scheme not in SCHEMES:
-        raise ConfigError(f"--scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty; choose a new folder for the kits")
-    made = kits.provision(out, name, owners, host, int(port), scheme)
-    table = console.grid("party", "kit", "starts with")
-    starts = {"coordinator": "suture coordinator start KIT", "operator": "suture federation run --kit KIT"}
-    for party, path in made.items():
-        table.add_row(party, str(path), starts.get(party, "suture owner start KIT --data FILE"))
-    console.results().print(table)
-    console.notes().print(
-        f"every kit holds its party's private key; {out / 'authority'} signs new ones: keep it offline", soft_wrap=True
-    )
-
-
-def start_coordinator(path: Path) -> None:
-    """Become the coordinator."""
-    kits = _engine()
-    kit = kits.Kit.read(path, "coordinator")
-    console.notes().print(f"coordinator of {kit.federation}; log: {kit.path / 'log.txt'}; Ctrl-C ends it", soft_wrap=True)
-    kits.become(kit)
-
 
 def start_owner(path: Path, data: Path, policy: Path | None) -> None:
     """Check the owner's files, then become the owner."""
-    kits = _engine()
+    kits = engine_kits()
     from suture.federation.site import Site
 
     kit = kits.Kit.read(path, "owner")
@@ -84,56 +40,9 @@ def start_owner(path: Path, data: Path, policy: Path | None) -> None:
     kits.become(kit)
 
 
-def predict(path: Path, run: str | None, out: Path | None) -> None:
-    """Print or copy the predictions that a finished run left with this owner."""
-    kit = _engine().Kit.read(path, "owner")
-    runs = kit.path / HOME / "runs"
-    finished = sorted(runs.glob("*/finished.json"), key=lambda file: file.stat().st_mtime)
-    if run is not None:
-        finished = [file for file in finished if file.parent.name == run]
-    if not finished:
-        raise ConfigError(f"{kit.name} has no finished run{f' {run}' if run else ''} yet; runs are kept in {runs}")
-    source = finished[-1].parent / "predictions.csv"
-    with disk_errors("read", source):
-        content = source.read_bytes()
-    if out is None:
-        console.results().out(content.decode(), end="")
-        return
-    write_atomically(out, content)
-    console.notes().print(f"wrote {out}; the model is {source.with_name('model.safetensors')}", soft_wrap=True)
-
-
-def show_ledger(path: Path) -> None:
-    """What has left this owner, by run, step and field; then its audit log."""
-    kit = _engine().Kit.read(path, "owner")
-    from suture.federation.audit import AUDIT, read_audit
-
-    table = console.grid("run", "step", "field", "times", "bytes", numbers_from=3)
-    for file in sorted((kit.path / HOME / "runs").glob("*/ledger.jsonl")):
-        times: Counter[tuple[str, str]] = Counter()
-        sizes: Counter[str] = Counter()
-        with disk_errors("read", file):
-            for line in file.read_text().splitlines():
-                entry: dict[str, Any] = json.loads(line)
-                sizes[entry["step"]] += sum(entry["bytes"])
-                times.update((entry["step"], f"{name} {shape}") for name, shape in entry["fields"].items())
-        shown: set[str] = set()
-        for (step, name), count in times.items():
-            table.add_row(file.parent.name, step, name, str(count), "" if step in shown else byte_size(sizes[step]))
-            shown.add(step)
-    screen = console.results()
-    screen.print(console.titled("sent", table))
-    events = console.grid("time", "event", "details")
-    for line in read_audit(kit.path / HOME / AUDIT):
-        details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
-        events.add_row(str(line["time"]), str(line["event"]), details)
-    screen.print()
-    screen.print(console.titled("audit", events))
-
-
 def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, out: Path | None, quiet: bool) -> None:
     """Submit one run and follow it to its end."""
-    kit = _engine().Kit.read(path, "operator")
+    kit = engine_kits().Kit.read(path, "operator")
     from suture.engines.remote import FaultSettings
     from suture.federation.conduct import order_of
     from suture.federation.operate import new_run_name
@@ -150,8 +59,7 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
 
 def resume(path: Path, quiet: bool) -> None:
     """Bring a run to its end with a new job."""
-    engine = _engine()
-    from suture.federation.conduct import open_folder
+    engine = engine_kits()
     from suture.federation.operate import read_order
 
     order, kit, job = read_order(path)
@@ -159,41 +67,12 @@ def resume(path: Path, quiet: bool) -> None:
     if done is None:
         with _following(engine.Kit.read(kit, "operator"), path, quiet) as following:
             done = following.carry_out([order], [path], job)[0]
-    made = open_folder(order, path)[1]
-    _conclude([done], made, path, quiet)
-
-
-def status(path: Path) -> None:
-    """Who is connected, and what the jobs are doing."""
-    engine = _engine()
-    kit = engine.Kit.read(path, "operator")
-    operator = engine.Operator(kit)
-    screen = console.results()
-    try:
-        connected = operator.connected()
-        table = console.grid("owner", "state")
-        for owner in kit.owners:
-            table.add_row(owner, "connected" if owner in connected else "not connected")
-        screen.print(table)
-        for job, state in operator.jobs():
-            told = operator.command(job, {"do": "status"}) if state == "RUNNING" else None
-            current = told.get("current") if told else None
-            if isinstance(current, dict) and "done" in current:
-                absent = current.get("absent")
-                lost = f", without {', '.join(absent)}" if isinstance(absent, dict) and absent else ""
-                line = f"{current['run']}: {current['phase']} {current['done']}/{current['total']}{lost}"
-                screen.print(Text(line), soft_wrap=True)
-            elif state == "RUNNING":
-                screen.print(
-                    Text(f"job {job}: starting, ending, or left behind by a coordinator that was killed"), soft_wrap=True
-                )
-    finally:
-        operator.close()
+    _conclude([done], api.read_plan(path), path, quiet)
 
 
 def stop(path: Path) -> None:
     """Ask the coordinator to stop a run after its current round."""
-    engine = _engine()
+    engine = engine_kits()
     from suture.federation.operate import read_order
 
     order, kit, job = read_order(path)
@@ -243,11 +122,3 @@ def _conclude(outcomes: Sequence[Outcome], made: api.Plan, folder: Path, quiet: 
     name_suspects(outcomes)
     if not quiet:
         console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)
-
-
-def _engine() -> Any:
-    try:
-        from suture.engines import flare_kits
-    except ImportError as error:
-        raise ConfigError("federations need FLARE; install it with: pip install 'suture-fl[federation]'") from error
-    return flare_kits

@@ -38,3 +38,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or comparison")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all details")]
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="Folder of this party's start-up kit")]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """`a, b` to words."""
+    return tuple(filter(None, (part.strip() for part in text.split(","))))

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from suture import api
+from suture.commands.options import words
 from suture.config import load_config
 from suture.errors import ConfigError
 from suture.graph.cut import load_manifest
@@ -118,11 +119,6 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     if any(number < 0 for number in found):
         raise ConfigError(f"{option} must be whole numbers from 0 on, joined by commas such as 0,1,2, got {text!r}")
     return found
-
-
-def words(text: str) -> tuple[str, ...]:
-    """`a, b` to words."""
-    return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def use_device(work: Work) -> None:

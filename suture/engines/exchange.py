@@ -24,9 +24,9 @@ import torch
 from suture.errors import IntegrityError, SutureError
 from suture.message import Message, Rows, kind_of
 from suture.method import Method
+from suture.storage import Json
 
 MAGIC = b"SUX1"
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 class Refused(SutureError):

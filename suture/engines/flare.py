@@ -8,7 +8,6 @@ Coordinator and owner are given their work by subclasses (`suture.federation.par
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,22 +16,17 @@ from typing import Any
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
 from nvflare.collab import collab
 
-from suture.engines.exchange import Json, Unreachable
+from suture.engines.exchange import Unreachable
+from suture.engines.kit import TOPIC
+from suture.storage import Json
 
-KIT = "SUTURE_KIT"
-"""Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
-TOPIC = "suture"
 SERVER = "server"
 SECONDS_BETWEEN_PINGS = 8.0
 PINGS = 3
 """So many unanswered ones in a row, and a process is gone."""
-
-
-def kit_folder() -> Path:
-    """This party's start-up kit."""
-    return Path(os.environ[KIT])
 
 
 class FlareTransport:
@@ -40,8 +34,11 @@ class FlareTransport:
 
     def __init__(self, proxies: list[Any]) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
-        # Abandoned calls stay in their threads until they time out, so there must be enough of them.
-        self._pool = ThreadPoolExecutor(16 * max(1, len(proxies)), thread_name_prefix="call")
+        self._job_aborted: dict[str, Signal] = {proxy.name: proxy.backend.abort_signal for proxy in proxies}
+        self._given_up: dict[str, Signal] = {}
+        for proxy in proxies:
+            self._give_up(proxy)
+        self._pool = ThreadPoolExecutor(4 * max(1, len(proxies)), thread_name_prefix="call")
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -55,10 +52,23 @@ class FlareTransport:
         try:
             reply = self._result(proxy, waiting)
         except Exception as error:
+            self._give_up(proxy)
             raise Unreachable(f"no answer ({error})") from error
         if not isinstance(reply, bytes):
             raise Unreachable(f"its answer is {type(reply).__name__}, not bytes")
         return reply
+
+    def _give_up(self, proxy: Any) -> None:
+        """End the calls to this owner that are still waiting: a job cannot end before them. Later calls are new ones."""
+        if proxy.name in self._given_up:
+            self._given_up[proxy.name].trigger(True)
+        proxy.backend.abort_signal = self._given_up[proxy.name] = Signal(self._job_aborted[proxy.name])
+
+    def close(self) -> None:
+        """Let nothing wait any more."""
+        for proxy in self._proxies.values():
+            self._give_up(proxy)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     @staticmethod
     def _result(proxy: Any, waiting: Future[Any]) -> Any:
@@ -88,7 +98,11 @@ class Coordinating(FLComponent):  # type: ignore[misc]
     @collab.main  # type: ignore[untyped-decorator]
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
-        self.conduct(FlareTransport(list(collab.clients)))
+        transport = FlareTransport(list(collab.clients))
+        try:
+            self.conduct(transport)
+        finally:
+            transport.close()
 
     @abstractmethod
     def conduct(self, transport: FlareTransport) -> None:

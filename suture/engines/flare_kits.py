@@ -28,10 +28,9 @@ from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
-from suture.engines.exchange import Json
-from suture.engines.flare import KIT, TOPIC
+from suture.engines.kit import HOME, KIT, TOPIC
 from suture.errors import ConfigError, SutureError
-from suture.storage import read_json, write_json
+from suture.storage import Json, read_json, write_json
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -130,10 +129,10 @@ def harden(kit: Path) -> None:
     write_json(local / "authorization.json", rights)
     logs: dict[str, Any] = json.loads((local / "log_config.json.default").read_text())
     about = read_json(kit / ABOUT, "start-up kit")
-    (kit / "suture").mkdir(exist_ok=True)
+    (kit / HOME).mkdir(exist_ok=True)
     logs["handlers"]["audit"] = {
         "class": "suture.federation.audit.AuditHandler",
-        "path": str(kit.resolve() / "suture" / "audit.jsonl"),
+        "path": str(kit.resolve() / HOME / "audit.jsonl"),
         "party": about["name"],
     }
     logs["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler", "audit"]
@@ -177,7 +176,7 @@ def write_job(folder: Path, name: str, owners: Sequence[str], orders: Sequence[M
             **base,
             "server": {"task_request_interval": 0.2},
             "workflows": [
-                {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "ours", "sync_task_timeout": 60}}
+                {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "ours", "sync_task_timeout": 120}}
             ],
             "components": [{"id": "ours", "path": COORDINATING, "args": {"orders": list(orders)}}],
         },

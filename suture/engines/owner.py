@@ -21,15 +21,15 @@ import logging
 import re
 import shutil
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
 
 from suture.checkpoint import load_models, save_models
-from suture.engines.exchange import Audit, Frame, Json, Refused, check_finite, digest, read, signature, wire_types
+from suture.engines.exchange import Audit, Frame, Refused, check_finite, digest, read, signature, wire_types
 from suture.engines.sealed import Sealed, layout_of, to_words
 from suture.errors import IntegrityError, SutureError
 from suture.graph.batch import GraphBatch
@@ -38,7 +38,7 @@ from suture.method import Clients, Method, S, Task, summed_steps
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
 from suture.privacy.secure_aggregation import Member
-from suture.storage import LineFile, disk_errors, make_folder, read_json, write_atomically, write_json
+from suture.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_atomically, write_json
 from suture.streams import Streams
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ class Opened:
     """Replies to summed steps leave under secure aggregation only."""
     salt: str = ""
     """A secret of the owner in its random streams, where noise must not be known to the coordinator."""
+    noisy: Mapping[str, int] = field(default_factory=dict)
+    """Steps that cost privacy, and how often each may be run in this run: that often it has been accounted for."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +133,12 @@ class OpenRun(Generic[S]):
         self.name, self.opened, self.folder = name, opened, make_folder(folder)
         before = read_json(folder / TERMS, "terms") if (folder / TERMS).exists() else None
         if number == 0 or before != terms:
-            # Another run, or the same one from its start: nothing of it has been answered yet.
+            # Another run, or the same one from its start: nothing of it has been answered yet. What has been charged to a
+            # budget and which sums have been opened stays: a coordinator cannot make an owner forget that.
             for old in ("journal", "retained"):
                 shutil.rmtree(folder / old, ignore_errors=True)
-            (folder / "opened.json").unlink(missing_ok=True)
         write_json(folder / TERMS, terms)
+        self.charged = folder / "charged.txt"
         self.steps = type(opened.method).steps()
         self.known = wire_types(type(opened.method))
         self.journal = Journal(folder / "journal")
@@ -144,6 +147,9 @@ class OpenRun(Generic[S]):
         ledger = folder / "ledger.jsonl"
         self.lines = LineFile(ledger, ledger.stat().st_size if ledger.exists() else 0)
         self.ledger = RunLedger(self.lines)
+        for line in read_lines(ledger):
+            if line["step"] != EVALUATION_STEP:
+                self.ledger.totals["up"] += sum(line["bytes"])
         self.member: Member | None = None
         last = self.journal.last_before(LATER_THAN_ANY)
         self.held: tuple[int, S] = (last.number, self._state(last)) if last else (0, self.initial)
@@ -171,7 +177,9 @@ class OpenRun(Generic[S]):
         known = self.journal.get(number)
         if known is None or known.digest != mark:
             message = self._message(declared, body)
-            state, reply = self._run(declared, self.state_before(number), message, self._rng("ask", number))
+            # The same noise on two contents could be subtracted; without noise the streams are those of an embedded run.
+            content = (self._charge(step, mark),) if step in self.opened.noisy else ()
+            state, reply = self._run(declared, self.state_before(number), message, self._rng("ask", number, *content))
             self.opened.permit(step, reply)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
@@ -181,6 +189,18 @@ class OpenRun(Generic[S]):
             reply = read(packed, signature(declared).reply, self.known)
         self.journal.forget_before(base)
         return reply, packed
+
+    def _charge(self, step: str, mark: str) -> str:
+        """Write a noisy step down before it is run, and refuse one more than has been accounted for."""
+        with disk_errors("read", self.charged):
+            before = set(self.charged.read_text().splitlines()) if self.charged.exists() else set()
+        line = f"{step} {mark}"
+        if line not in before:
+            if sum(other.startswith(f"{step} ") for other in before) >= self.opened.noisy[step]:
+                raise Refused(f"the privacy budget is spent: {step} was accounted for {self.opened.noisy[step]} times")
+            with disk_errors("write", self.charged), self.charged.open("a") as file:
+                file.write(f"{line}\n")
+        return mark
 
     def evaluate(self, number: int, body: bytes) -> Message:
         """Test the model; nothing is kept."""
@@ -197,6 +217,11 @@ class OpenRun(Generic[S]):
         with disk_errors("clean", self.folder):
             for old in earlier[:-1]:
                 (self.folder / "retained" / f"{old:08d}.safetensors").unlink(missing_ok=True)
+
+    def record(self, number: int, step: str, reply: Message) -> None:
+        """Write down what leaves, before it does."""
+        self.ledger.record(number, step, "up", reply)
+        self.lines.flush()
 
     def rewind(self, number: int) -> None:
         """The coordinator goes on from step `number`: forget models retained after it."""
@@ -343,7 +368,7 @@ class Desk:
         if run.opened.secure and step in summed_steps(run.opened.method):
             raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly")
         reply, packed = run.ask(step, number, frame.number("base"), frame.body)
-        run.ledger.record(number, step, "up", reply)
+        run.record(number, step, reply)
         return Frame({"number": number}, packed)
 
     def _seal_keys(self, frame: Frame) -> Frame:
@@ -383,7 +408,7 @@ class Desk:
         received = {name: bytes.fromhex(str(data)) for name, data in shares.items()}
         words = member.masked(to_words(reply, len(member.keys)), received)
         sealed = Sealed(run.opened.graph.ids, torch.from_numpy(words.view("int64")).unsqueeze(0))
-        run.ledger.record(number, step, "up", sealed)
+        run.record(number, step, sealed)
         layout: list[Json] = [[path, dtype, list(shape)] for path, dtype, shape in layout_of(reply)]
         return Frame({"number": number, "layout": layout}, sealed.pack())
 
@@ -404,7 +429,7 @@ class Desk:
     def _evaluate(self, frame: Frame) -> Frame:
         run, number = self._run(frame), frame.number("number")
         reply = run.evaluate(number, frame.body)
-        run.ledger.record(number, EVALUATION_STEP, "up", reply)
+        run.record(number, EVALUATION_STEP, reply)
         return Frame({"number": number}, reply.pack())
 
     def _retain(self, frame: Frame) -> Frame:

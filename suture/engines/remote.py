@@ -27,7 +27,6 @@ from suture.engines.exchange import (
     BadReply,
     Expectations,
     Frame,
-    Json,
     Refused,
     Transport,
     Unreachable,
@@ -42,6 +41,7 @@ from suture.message import Message, Model
 from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V, summed_steps
 from suture.robust import Robust
 from suture.settings import Count, Positive
+from suture.storage import Json
 from suture.streams import rank
 
 
@@ -258,7 +258,7 @@ class RemoteCohort(Generic[S]):
     def _stop_if_refused(self, bad: Mapping[str, Exception]) -> None:
         refusals = {owner: error for owner, error in bad.items() if isinstance(error, Refused)}
         for owner, error in refusals.items():
-            self._fleet.audit.note("refused by an owner", owner=owner, reason=str(error))
+            self._fleet.audit.note("refused by an owner", run=self._fleet.run, owner=owner, reason=str(error))
         if refusals:
             raise Refused("; ".join(f"owner {owner} refuses: {error}" for owner, error in refusals.items()))
 
@@ -312,7 +312,9 @@ class RemoteCohort(Generic[S]):
         replies: dict[str, Message] = {}
         for owner, frame in good.items():
             try:
-                replies[owner] = _checked(owner, frame, fleet.asked, read(frame.body, declared, known))
+                reply = _checked(owner, frame, fleet.asked, read(frame.body, declared, known))
+                self._check_finite(owner, name, reply)
+                replies[owner] = reply
             except SutureError as error:
                 bad[owner] = BadReply(str(error))
         if replies:
@@ -326,6 +328,16 @@ class RemoteCohort(Generic[S]):
             raise OwnersLost({owner: str(why) for owner, why in bad.items()})
         fleet.ledger.record(fleet.asked, name, "up", self._joined(replies))
         return replies
+
+    def _check_finite(self, owner: str, step: str, reply: Message) -> None:
+        """Refuse NaN, unless robust aggregation leaves it out and names its sender: then the run can go on."""
+        fleet = self._fleet
+        try:
+            check_finite(reply)
+        except BadReply as error:
+            if fleet.robust is None or step not in fleet.robust.steps:
+                raise
+            fleet.audit.note("reply left out", owner=owner, step=step, number=fleet.asked, reason=str(error))
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; an absent owner keeps the scores it last told."""
@@ -382,7 +394,6 @@ def _checked(owner: str, frame: Frame, number: int, reply: Message) -> Message:
         raise BadReply(f"it answers for {', '.join(reply.ids) or 'nobody'}")
     if frame.header.get("number") != number:
         raise BadReply(f"it answers step {frame.header.get('number')!r}, asked was {number}")
-    check_finite(reply)
     return reply
 
 

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suture.engines.exchange import BadReply, Frame, Json
+from suture.engines.exchange import BadReply, Frame
 from suture.errors import IntegrityError
 from suture.message import DTYPES, Message
 from suture.privacy.secure_aggregation import Words, decode, encode, opened_sum, threshold
+from suture.storage import Json
 
 WEIGHT = "weight"
 SUM = ("sum",)

@@ -13,11 +13,12 @@ import threading
 import time
 from pathlib import Path
 
-from suture.engines.exchange import Json
-from suture.storage import disk_errors
+from suture.storage import Json, disk_errors
 
 AUDIT = "audit.jsonl"
-REFUSED_JOB = re.compile(r"(BYOC not permitted|NotAuthorized|not authorized|not in allow_list)", re.IGNORECASE)
+JOB_WITH_CODE = re.compile(r"BYOC not permitted")
+FOREIGN_CLASS = re.compile(r"Component '(?P<path>[^']*)'[^\n]*is not in allow_list")
+NO_RIGHT = re.compile(r"not authorized", re.IGNORECASE)
 
 
 class AuditLog:
@@ -51,13 +52,25 @@ class AuditHandler(logging.Handler):
     """A logging handler for a party's start-up kit: jobs and users that FLARE refuses become lines of its audit log."""
 
     def __init__(self, path: str, party: str) -> None:
-        super().__init__(logging.DEBUG)
+        super().__init__(logging.WARNING)
         self._audit = AuditLog(Path(path), party)
+        self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Copy what is about a refusal."""
+        """Copy what is about a refusal, once however often FLARE repeats it."""
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text}: {record.exc_info[1]}"
-        if record.levelno >= logging.WARNING and REFUSED_JOB.search(text):
-            self._audit.note("refused", reason=text[:500])
+        reason = refusal(text)
+        if reason and reason != self._last:
+            self._last = reason
+            self._audit.note("refused", reason=reason)
+
+
+def refusal(text: str) -> str:
+    """What a line of FLARE's log says about a refusal, if it says anything about one."""
+    if JOB_WITH_CODE.search(text):
+        return f"a job brings code of its own: {text.strip().splitlines()[-1][:300]}"
+    if foreign := FOREIGN_CLASS.search(text):
+        return f"a job names the class {foreign['path']}, which is not one of ours (not in allow_list)"
+    return text.strip().splitlines()[-1][:300] if NO_RIGHT.search(text) else ""

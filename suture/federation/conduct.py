@@ -18,7 +18,7 @@ import torch
 
 from suture.api import FEDERATION, RUN, Plan, read_outcome, read_plan
 from suture.config import strict, to_toml
-from suture.engines.exchange import Audit, Frame, Json, Refused, Transport, Unreachable
+from suture.engines.exchange import Audit, Frame, Refused, Transport, Unreachable
 from suture.engines.remote import FaultSettings, OwnersLost, RemoteCohort
 from suture.errors import ConfigError, DataError, StorageError, SutureError
 from suture.federation.terms import terms_of
@@ -27,7 +27,7 @@ from suture.method import Method, Task
 from suture.privacy.ledger import RunLedger
 from suture.runner import Interrupted, Outcome, Runner, Tick, robust_for
 from suture.settings import Protocol
-from suture.storage import make_folder, write_json
+from suture.storage import Json, make_folder, write_json
 
 STATUS = "status.json"
 ORDER = "order.json"

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suture.api import read_outcome
-from suture.engines.exchange import Json, Refused
+from suture.engines.exchange import Refused
 from suture.engines.flare_kits import Kit, Operator, SessionError, wait_until, write_job
 from suture.errors import ConfigError, SutureError
 from suture.federation.conduct import ORDER, STATUS, Order
 from suture.runner import Interrupted, Outcome, Tick
-from suture.storage import make_folder, read_json, write_json
+from suture.storage import Json, make_folder, read_json, write_json
 
 JOB = "job.json"
 SECONDS_FOR_OWNERS = 600.0

@@ -7,17 +7,15 @@ import threading
 
 import torch
 
-from suture.engines.exchange import Json
-from suture.engines.flare import Answering, Coordinating, FlareTransport, kit_folder
+from suture.engines.flare import Answering, Coordinating, FlareTransport
+from suture.engines.kit import HOME, kit_folder
 from suture.errors import SutureError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.conduct import Conductor, Order
 from suture.federation.site import Site
 from suture.process import settle
-from suture.storage import make_folder
+from suture.storage import Json, make_folder
 
-HOME = "suture"
-"""Folder inside a start-up kit for everything of ours."""
 COORDINATOR = "coordinator"
 
 

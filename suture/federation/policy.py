@@ -6,18 +6,18 @@ max_rounds = 200                       # iterations of one run
 total_rounds = 1000                    # iterations of all runs together
 max_message_bytes = 50_000_000
 require_secure_aggregation = false
-[privacy]                              # if present, only runs with DP-SGD within this budget
+[privacy]                              # if present, only runs with DP-SGD, within this budget for all of them together
 epsilon = 8.0
 delta = 1e-5
 """
 
 from __future__ import annotations
 
-import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -25,18 +25,55 @@ from suture.config import strict
 from suture.engines.exchange import Refused
 from suture.errors import ConfigError
 from suture.federation.terms import Terms
-from suture.message import Message
+from suture.message import UNDECLARED, Message
+from suture.method import Method
 from suture.methods import method_class
+from suture.privacy.accountant import TELLING, ClientFacts, dp_sgd_epsilon, history_of
+from suture.privacy.disclosure import EVALUATION_STEP
+from suture.privacy.mechanisms import NoisyGradients
 from suture.settings import Count, Positive
-from suture.storage import disk_errors
+from suture.storage import damaged, disk_errors, read_json
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The (epsilon, delta) that one run may cost this owner's training nodes."""
+    """The (epsilon, delta) that all runs together may cost this owner's training nodes."""
 
     epsilon: Positive
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes from an owner's budgets, all of it when the run is opened."""
+
+    rounds: int
+    """Iterations."""
+    noise: tuple[tuple[float, float, int], ...] = ()
+    """DP-SGD: (noise, share of the training nodes in a step, steps), as `suture.privacy.accountant` composes them."""
+
+    @staticmethod
+    def read(path: Path) -> dict[str, Cost]:
+        """What runs have cost, by their names, as an owner has written it down."""
+        content: dict[str, Any] = read_json(path, "record of what runs have cost") if path.exists() else {}
+        try:
+            return {
+                run: Cost(int(cost["rounds"]), tuple((float(s), float(q), int(n)) for s, q, n in cost["noise"]))
+                for run, cost in content.items()
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path) from error
+
+
+def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts) -> Cost:
+    """As if every noisy step were asked in every iteration: an owner does not run it more often than that."""
+    noisy = noisy_steps(method)
+    return Cost(terms.rounds, tuple(history_of(noisy, facts, {mechanism.step: terms.rounds for mechanism in noisy})))
+
+
+def noisy_steps(method: Method[Any, Any]) -> list[NoisyGradients]:
+    """The steps that add noise."""
+    return [used for used in method.mechanisms() if isinstance(used, NoisyGradients) and used.sigma > 0]
 
 
 @dataclass(frozen=True)
@@ -56,10 +93,11 @@ class Policy:
     require_secure_aggregation: bool = False
     """Refuse runs in which the coordinator would see this owner's own update."""
     privacy: Budget | None = None
-    """Refuse runs without DP-SGD, or with a larger (epsilon, delta)."""
+    """Refuse runs without DP-SGD, and those with which all runs would cost more than this (epsilon, delta)."""
 
-    def check(self, terms: Terms, spent_rounds: int, train_nodes: int) -> None:
-        """Refuse terms that this owner does not accept."""
+    def check(self, terms: Terms, cost: Cost, earlier: Sequence[Cost]) -> None:
+        """Refuse terms that this owner does not accept; `earlier` is what its other runs have cost."""
+        spent_rounds = sum(other.rounds for other in earlier)
         if self.methods is not None and terms.method not in self.methods:
             raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}")
         if self.max_rounds is not None and terms.rounds > self.max_rounds:
@@ -72,19 +110,20 @@ class Policy:
         if self.require_secure_aggregation and not terms.secure:
             raise Refused("the policy requires secure aggregation, and this run has none")
         if self.privacy is not None:
-            self._check_privacy(terms, train_nodes, self.privacy)
+            self._check_privacy(self.privacy, cost, earlier)
 
-    def _check_privacy(self, terms: Terms, train_nodes: int, budget: Budget) -> None:
-        sigma = float(getattr(terms.training, "dp_sigma", 0.0))
-        if sigma <= 0:
+    def _check_privacy(self, budget: Budget, cost: Cost, earlier: Sequence[Cost]) -> None:
+        if not cost.noise:
             raise Refused("the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)")
-        size = terms.training.batch_size or train_nodes
-        steps = terms.rounds * terms.training.local_epochs * math.ceil(train_nodes / max(1, size))
-        spent = gaussian_epsilon(sigma, steps, budget.delta)
-        if spent > budget.epsilon:
+        before = [entry for other in earlier for entry in other.noise]
+        bounds = dp_sgd_epsilon([*before, *cost.noise], budget.delta)
+        epsilon = min(bound for bound in bounds if bound is not None)
+        if not epsilon <= budget.epsilon:
+            steps = sum(entry[2] for entry in cost.noise)
+            others = f" with {len(earlier)} earlier runs" if before else ""
             raise Refused(
-                f"the privacy budget is exceeded: {steps} steps with noise {sigma:g} cost epsilon {spent:.3g} at delta "
-                f"{budget.delta:g}, allowed is {budget.epsilon:g}"
+                f"the privacy budget is exceeded: {steps} steps with noise {cost.noise[0][0]:g}{others} cost epsilon "
+                f"{epsilon:.3g} at delta {budget.delta:g}, allowed is {budget.epsilon:g}"
             )
 
     def permit(self, step: str, reply: Message) -> None:
@@ -93,17 +132,11 @@ class Policy:
             for name in self.forbid_fields:
                 if path == name or path.startswith(f"{name}."):
                     raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}")
+            kind = type(reply).kind_of(path) or UNDECLARED
+            if self.privacy is not None and step != EVALUATION_STEP and kind in TELLING:
+                raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise")
         if self.max_message_bytes is not None and (size := sum(reply.nbytes())) > self.max_message_bytes:
             raise Refused(f"the policy allows replies of {self.max_message_bytes} bytes, one to {step} has {size}")
-
-
-def gaussian_epsilon(sigma: float, steps: int, delta: float) -> float:
-    """An upper bound for `steps` Gaussian mechanisms: Renyi DP, converted at its best order, without amplification.
-
-    RDP(a) = a T / (2 sigma^2), so epsilon = min over a of that plus log(1/delta) / (a - 1) = T / (2 s^2) + sqrt(2 T L) / s.
-    Sampling makes it smaller in truth: an owner refuses rather too much than too little.
-    """
-    return steps / (2 * sigma**2) + math.sqrt(2 * steps * math.log(1 / delta)) / sigma
 
 
 def load_policy(path: Path) -> Policy:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from suture.engines.exchange import Json, Refused
+from suture.engines.exchange import Refused
 from suture.engines.owner import Desk, Opened
 from suture.errors import IntegrityError
 from suture.federation.audit import AUDIT, AuditLog
-from suture.federation.policy import Policy, load_policy
+from suture.federation.policy import Cost, Policy, cost_of, load_policy, noisy_steps
 from suture.federation.terms import read_terms
 from suture.graph.links import hide_links
 from suture.graph.shard import Shard, load_shard
 from suture.method import Task, summed_steps
-from suture.storage import make_folder, read_json, write_json
+from suture.privacy.accountant import facts_of
+from suture.storage import Json, make_folder, read_json, write_json
 
 OWNER = "owner.json"
 SPENT = "spent.json"
@@ -80,21 +81,16 @@ class Site:
             raise Refused(f"{method.name} cannot train an owner without edges")
         if terms.task == "link":
             graph = hide_links(graph, terms.split, terms.seed)
-        spent = self._spent()
-        already = sum(rounds for name, rounds in spent.items() if name != run)
-        self.policy.check(terms, already, int(graph.num_train[0]))
-        write_json(self.home / SPENT, {**spent, run: terms.rounds})
-        # The run's seed is public. Noise that everybody could draw again would hide nothing.
-        salt = self._secret() if float(getattr(terms.training, "dp_sigma", 0.0)) > 0 else ""
         if terms.secure and not summed_steps(method):
             raise Refused(f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates")
+        cost, spent = cost_of(terms, method, facts_of(graph)[0]), Cost.read(self.home / SPENT)
+        self.policy.check(terms, cost, [other for name, other in spent.items() if name != run])
+        write_json(self.home / SPENT, {name: asdict(one) for name, one in {**spent, run: cost}.items()})
+        noisy = {used.step: terms.rounds for used in noisy_steps(method)}
+        # The run's seed is public. Noise that everybody could draw again would hide nothing.
+        salt = self._secret() if noisy else ""
         task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
-        return Opened(method, graph, task, self.policy.permit, terms.secure, salt)
-
-    def _spent(self) -> dict[str, int]:
-        path = self.home / SPENT
-        content = read_json(path, "record of spent rounds") if path.exists() else {}
-        return {name: rounds for name, rounds in content.items() if isinstance(rounds, int)}
+        return Opened(method, graph, task, self.policy.permit, terms.secure, salt, noisy)
 
     def _secret(self) -> str:
         path = self.home / SECRET

@@ -12,11 +12,12 @@ from pydantic import Field
 
 from suture.api import Plan, strict_values
 from suture.config import strict
-from suture.engines.exchange import Json, Refused
+from suture.engines.exchange import Refused
 from suture.errors import ConfigError
 from suture.method import Method
 from suture.methods import method_class, own_fields
 from suture.settings import Count, ModelSettings, Seed, SplitSettings, TrainingSettings
+from suture.storage import Json
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import igraph
 import numpy as np
-import pymetis
 import scipy.sparse
 import torch
 from numpy.random import Generator, SeedSequence, default_rng
@@ -124,6 +122,8 @@ def _largest_communities(data: Data, settings: PartitionSettings, rng: Generator
 
 def _communities(data: Data, rng: Generator) -> list[Nodes]:
     """Louvain's communities, the largest first."""
+    import igraph  # with its drawing libraries a second to import, and owners never cut
+
     graph = igraph.Graph(n=data.num_nodes, edges=undirected_edges(data))
     igraph.set_random_number_generator(random.Random(int(rng.integers(2**63))))
     try:
@@ -181,6 +181,8 @@ def _metis_parts(data: Data, parts: int, clients: int, rng: Generator) -> list[N
     ones = np.ones(2 * len(u), dtype=np.int8)
     ends = (np.concatenate([u, v]), np.concatenate([v, u]))
     adjacency = scipy.sparse.csr_array((ones, ends), shape=(nodes, nodes))
+    import pymetis  # as igraph above
+
     # METIS treats seeds 0 and 1 alike.
     options = pymetis.Options(seed=int(rng.integers(2, 2**31)))
     csr = pymetis.CSRAdjacency(adjacency.indptr.astype(np.int64), adjacency.indices.astype(np.int64))

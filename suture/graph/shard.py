@@ -9,6 +9,7 @@ Two kinds are read, neither of them pickled:
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def load_shard(path: Path) -> Shard:
         raise DataError(f"{path} is neither a .safetensors nor a .npz file; see docs/federation.md for what they hold")
     if not path.exists():
         raise DataError(f"{path} does not exist; give the file with this owner's graph")
+    if path.suffix == ".npz" and not zipfile.is_zipfile(path):
+        raise DataError(f"{path} is not an .npz file, whatever its name says; write it with numpy.savez")
     try:
         shard = _from_safetensors(path) if path.suffix == ".safetensors" else _from_npz(path)
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:

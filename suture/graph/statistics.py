@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import igraph
 import numpy as np
 from numpy.typing import NDArray
 from torch_geometric.data import Data
@@ -64,6 +63,8 @@ def describe(data: Data, cut: Cut) -> CutStatistics:
 
 def mean_clustering(nodes: int, edges: NDArray[np.int64]) -> float:
     """Share of a node's neighbour pairs that are linked, mean over nodes; 0 for nodes with fewer than two."""
+    import igraph  # a second to import, with its drawing libraries
+
     graph = igraph.Graph(n=nodes, edges=edges)
     return float(np.mean(graph.transitivity_local_undirected(mode="zero")))
 

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import igraph
 import torch
 from torch import Tensor
 
@@ -182,6 +181,8 @@ def lengths(tree: Tree) -> Tensor:
 
 def minimum_cut(weight_KK: Tensor) -> Tensor:
     """One side of the cheapest cut of a complete graph with K >= 2 vertices (Stoer and Wagner, exact), without vertex 0."""
+    import igraph  # a second to import, and most runs have no use for it
+
     clients = weight_KK.shape[0]
     first, second = torch.triu_indices(clients, clients, offset=1)
     graph = igraph.Graph(n=clients, edges=zip(first.tolist(), second.tolist(), strict=True))

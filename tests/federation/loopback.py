@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -61,7 +61,6 @@ class Loopback:
     folder: Path
     owners: Sequence[str]
     shards: Path
-    policies: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.port = free_port()
@@ -70,6 +69,10 @@ class Loopback:
         assert main(["federation", "create", "--owners", ",".join(self.owners), "--server", server, "--out", str(kits)]) == 0
         self.kits = {name: kits / name for name in ("coordinator", "operator", *self.owners)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def policy(self, owner: str) -> Path:
+        """An owner's policy; read at the start of every job, so it can be changed between runs."""
+        return self.folder / f"{owner}.toml"
 
     def kit(self, name: str) -> Kit:
         role = name if name in ("coordinator", "operator") else "owner"
@@ -81,8 +84,9 @@ class Loopback:
             arguments = ["coordinator", "start", str(self.kits[name])]
             if name != "coordinator":
                 data = self.shards / f"{name}.safetensors"
-                policy = ["--policy", str(self.policies[name])] if name in self.policies else []
-                arguments = ["owner", "start", str(self.kits[name]), "--data", str(data), *policy]
+                policy = self.policy(name)
+                policy.touch()
+                arguments = ["owner", "start", str(self.kits[name]), "--data", str(data), "--policy", str(policy)]
             with (self.kits[name] / "output.txt").open("ab") as output:
                 self.processes[name] = self.suture(*arguments, output=output)
 
@@ -90,7 +94,10 @@ class Loopback:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "suture", *arguments]
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder)
+        # A session each, as on terminals of their own: a Ctrl-C is for the tests, not for the parties.
+        return subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder, start_new_session=True
+        )
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """A command to its end: (exit code, everything it printed)."""

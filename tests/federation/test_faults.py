@@ -11,6 +11,7 @@ from pipes import Piped
 
 import pytest
 import torch
+from opacus.accountants import PRVAccountant
 
 from suture import api
 from suture.checkpoint import load_models
@@ -18,9 +19,9 @@ from suture.engines.exchange import Frame, Refused, Unreachable
 from suture.engines.remote import FaultSettings
 from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.conduct import Conductor, Order, order_of
-from suture.federation.policy import gaussian_epsilon
 from suture.federation.site import Site
-from suture.graph.shard import save_shard
+from suture.graph.shard import load_shard, save_shard
+from suture.graph.splits import Role
 from suture.message import Message, Model
 from suture.methods.fedavg import Up
 
@@ -364,6 +365,7 @@ def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> N
     ):
         reply = Frame.unpack(transport.desks["client-00"].answer(Frame({**header, **change}, body).pack()))
         assert reason in str(reply.header["refused"])
+        assert reason in str(transport.audit("client-00")[-1]["reason"])
     assert sum(line["event"] == "refused" for line in transport.audit("client-00")) == 7
 
 
@@ -399,23 +401,69 @@ def test_owners_must_have_the_same_features(shards: Path, tmp_path: Path) -> Non
         conductor(ordered(planned()), tmp_path, transport).carry_on()
 
 
-def test_epsilon_bound_is_not_below_the_exact_one() -> None:
-    """The exact epsilon of one Gaussian mechanism, found from its privacy profile by bisection, is below the bound."""
-    normal = torch.distributions.Normal(0.0, 1.0)
+def noisy(rounds: int = 4, *more: str) -> api.Plan:
+    return planned("fedavg", rounds, "training.dp_sigma=2.0", "batch_size=5", *more)
 
-    def delta(epsilon: float, mu: float) -> float:
-        left = normal.cdf(torch.tensor(-epsilon / mu + mu / 2, dtype=torch.float64))
-        right = normal.cdf(torch.tensor(-epsilon / mu - mu / 2, dtype=torch.float64))
-        return float(left - torch.tensor(epsilon, dtype=torch.float64).exp() * right)
 
-    for sigma, steps in ((1.0, 1), (4.0, 20), (10.0, 300)):
-        mu = steps**0.5 / sigma  # T mechanisms are one with mu = sqrt(T) / sigma
-        low, high = 0.0, 100.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if delta(middle, mu) > 1e-5 else (low, middle)
-        bound = gaussian_epsilon(sigma, steps, 1e-5)
-        assert high <= bound <= 1.5 * high
+def exact_epsilon(sigma: float, rate: float, steps: int, delta: float) -> float:
+    accountant = PRVAccountant()
+    accountant.history = [(sigma, rate, steps)]
+    return float(accountant.get_epsilon(delta=delta))
+
+
+def test_a_privacy_budget_is_accounted_for_over_all_runs(shards: Path, tmp_path: Path) -> None:
+    """As much as Opacus's numerical accountant says for Poisson-sampled steps, and two runs cost more than one."""
+    train = int((load_shard(shards / "client-01.safetensors").roles == Role.TRAIN).sum())
+    steps = 4 * -(-train // 5)
+    one, two = (exact_epsilon(2.0, 5 / train, times * steps, 1e-5) for times in (1, 2))
+    assert one < two
+
+    def attempt(name: str, epsilon: float, runs: int) -> None:
+        transport = InProcess(tmp_path / name, shards, {"client-01": f"[privacy]\nepsilon = {epsilon}"})
+        for run in range(runs):
+            order = ordered(noisy(), run=f"run-{run}")
+            path = tmp_path / name / f"run-{run}"
+            assert Conductor(order, path, transport, AuditLog(tmp_path / name / AUDIT, "c")).carry_on() is not None
+
+    with pytest.raises(Refused, match=f"client-01 refuses: the privacy budget is exceeded: {steps} steps with noise 2 cost"):
+        attempt("too little", one - 0.01, 1)
+    attempt("enough", one + 0.01, 1)
+    with pytest.raises(Refused, match="with 1 earlier runs cost"):
+        attempt("too little for two", two - 0.01, 2)
+    attempt("enough for two", two + 0.01, 2)
+
+
+def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_path: Path) -> None:
+    """A coordinator that asks for more than the terms say gets no more; one that asks twice does not get the same noise."""
+    transport = InProcess(tmp_path / "owners", shards, {"client-00": "[privacy]\nepsilon = 100.0"})
+    sent: dict[int, bytes] = {}
+
+    def keep(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        if owner == "client-00" and frame.header["verb"] == "ask":
+            sent[frame.number("number")] = frame.body
+        return answer()
+
+    transport.meddle = keep
+    assert conductor(ordered(noisy(2)), tmp_path, transport).carry_on() is not None
+    desk = transport.desks["client-00"]
+
+    def ask(number: int, shift: float) -> Frame:
+        model = Model.unpack(sent[1])
+        body = replace(model, params={name: value + shift for name, value in model.params.items()}).pack()
+        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0}
+        return Frame.unpack(desk.answer(Frame(header, body).pack()))
+
+    assert "accounted for 2 times" in str(ask(3, 0.1).header["refused"])
+    (tmp_path / "owners" / "client-00" / "runs" / "run" / "charged.txt").unlink()
+    first, second = (Up.unpack(ask(1, shift).body).params for shift in (0.0, 1e-6))
+    moved = torch.cat([(first[name] - second[name]).flatten() for name in first])
+    assert moved.abs().mean() > 1e-4, "the same noise on two contents could be subtracted"
+
+
+def test_noise_on_weights_does_not_cover_prototypes(shards: Path, tmp_path: Path) -> None:
+    transport = InProcess(tmp_path / "owners", shards, {"client-01": "[privacy]\nepsilon = 100.0"})
+    with pytest.raises(Refused, match=r"client-01 refuses: .*would leave without noise"):
+        conductor(ordered(planned("feddep", 2, "training.dp_sigma=50.0")), tmp_path, transport).carry_on()
 
 
 @pytest.fixture(autouse=True)

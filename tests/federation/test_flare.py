@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nvflare")
 
-from loopback import Loopback, embedded, planned, running
+from loopback import Loopback, embedded, planned
 from numpy.testing import assert_allclose
 
 from suture.checkpoint import load_models
 from suture.config import to_toml
+from suture.federation.audit import AUDIT, read_audit
 from suture.methods import METHODS
 
+pytestmark = pytest.mark.federation
 OWNERS = 3
 FEDERATED = [name for name, method in METHODS.items() if not method.sees_uncut_graph]
 
 
 def short(name: str, *more: str):
     return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *more)
-
-
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
-    folder = tmp_path_factory.mktemp("federation")
-    with running(short("fedavg"), folder) as parties:
-        yield parties
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +71,6 @@ def _same_models(name: str, ours: Path, alone: Path, federation: Loopback) -> No
         assert len((home / "predictions.csv").read_text().splitlines()) > 1
 
 
-@pytest.mark.federation
 def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> None:
     """Submit, follow, look, predict: only commands, and only what they print."""
     out, kit = tmp_path / "run", str(federation.kits["operator"])
@@ -98,8 +91,10 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
     code, printed = federation.run("federation", "status", "--kit", kit)
     assert code == 0, printed
     assert printed.count(" connected") == OWNERS
+    kept = {path.name: path.read_bytes() for path in out.iterdir()}
     code, printed = federation.run("federation", "resume", str(out))
     assert code == 0, printed
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == kept
     code, printed = federation.run("show", str(out))
     assert code == 0, printed
 
@@ -107,7 +102,11 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
     code, printed = federation.run("owner", "predict", str(federation.kits[owner]))
     assert code == 0, printed
     assert printed.startswith("node,prediction")
-    code, printed = federation.run("owner", "ledger", str(federation.kits[owner]))
+    run = json.loads((out / "order.json").read_text())["run"]
+    code, printed = federation.run("owner", "ledger", str(federation.kits[owner]), "--run", run)
     assert code == 0, printed
-    assert "params.layer1.weight" in printed
-    assert "finished" in printed
+    assert "params.layer1.weight [40, 16]" in printed
+    sent = json.loads((out / "result.json").read_text())["bytes_up"]
+    events = [line for line in read_audit(federation.kits[owner] / "suture" / AUDIT) if line.get("run") == run]
+    assert [line["event"] for line in events] == ["opened", "finished"]
+    assert events[-1]["sent_bytes"] == sent // OWNERS

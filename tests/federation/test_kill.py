@@ -1,25 +1,32 @@
-"""kill -9 of each party at random moments: after `resume` every run ends as if nothing had happened."""
+"""kill -9 of each party at random moments: after `resume` a run ends as if nothing had happened.
+
+One run for each kind of victim, killed again and again: SUTURE_KILLS times (2 unless told).
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import subprocess
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nvflare")
 
-from loopback import Loopback, embedded, planned, running
+from loopback import Loopback, embedded, planned
+from numpy.testing import assert_allclose
 
+from suture.checkpoint import load_models
 from suture.config import to_toml
 
 pytestmark = pytest.mark.federation
-MOMENTS = int(os.environ.get("SUTURE_KILLS", "2"))
-ROUNDS = 60
+KILLS = int(os.environ.get("SUTURE_KILLS", "2"))
+ROUNDS = 20 + 10 * KILLS
+PATIENCE = 900.0
 
 
 def made():
@@ -27,64 +34,108 @@ def made():
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
-    folder = tmp_path_factory.mktemp("federation")
-    (folder / "protocol.toml").write_text(to_toml(made().resolved))
-    with running(made(), folder) as parties:
-        yield parties
-
-
-@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return embedded(made(), tmp_path_factory.mktemp("embedded") / "run")
 
 
-def rounds_done(federation: Loopback, run: str) -> int:
-    """As the coordinator's last checkpoint says."""
-    pointer = federation.kits["coordinator"] / "suture" / "runs" / run / "checkpoint" / "checkpoint.json"
-    try:
-        return int(json.loads(pointer.read_text())["progress"]["iteration"])
-    except (FileNotFoundError, ValueError):
-        return 0
+@dataclass
+class Disturbed:
+    """A run that a user starts, and resumes whenever the command says so."""
+
+    federation: Loopback
+    out: Path
+    legs: int = 0
+    said: list[str] = field(default_factory=list)
+    command: subprocess.Popen[bytes] | None = None
+
+    def go_on(self) -> bool:
+        """Start the command if none is running; False once the run has come to its end."""
+        if self.command is not None:
+            code = self.command.poll()
+            if code is None:
+                return True
+            assert self.command.stdout is not None
+            self.said.append(self.command.stdout.read().decode())
+            if code == 0:
+                return False
+            resumable = (self.out / "job.json").exists()
+            assert ("federation resume" in self.said[-1]) == resumable, self.said[-1]
+            self.federation.wait()
+        self.legs += 1
+        if (self.out / "job.json").exists():
+            self.command = self.federation.suture("federation", "resume", str(self.out))
+        else:
+            kit, protocol = self.federation.kits["operator"], self.out.with_name("protocol.toml")
+            protocol.write_text(to_toml(made().resolved))
+            arguments = ["--kit", str(kit), "--method", "fedper", "--protocol", str(protocol), "--seed", "0"]
+            self.command = self.federation.suture("federation", "run", *arguments, "--patience", "1", "--out", str(self.out))
+        return True
+
+    def leave(self) -> None:
+        """Nothing of it goes on after the test."""
+        if self.command is not None:
+            self.command.kill()
+            self.command.wait()
+
+    def rounds(self) -> int:
+        """As the coordinator's last checkpoint says."""
+        try:
+            run = json.loads((self.out / "order.json").read_text())["run"]
+            folder = self.federation.kits["coordinator"] / "suture" / "runs" / run
+            if (folder / "result.json").exists():
+                return ROUNDS
+            return int(json.loads((folder / "checkpoint" / "checkpoint.json").read_text())["progress"]["iteration"])
+        except (FileNotFoundError, ValueError):
+            return 0
 
 
-def _metrics(run: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.parametrize("victim", ["coordinator", "owner", "owner's job process"])
-@pytest.mark.parametrize("moment", range(MOMENTS))
-def test_kill(victim: str, moment: int, federation: Loopback, undisturbed: Path, tmp_path: Path) -> None:
-    chance = random.Random(f"{victim} {moment}")
-    after, out = chance.randrange(0, ROUNDS - 5), tmp_path / "run"
-    running = federation.suture(
-        *("federation", "run", "--kit", str(federation.kits["operator"]), "--method", "fedper", "--patience", "1"),
-        *("--protocol", str(federation.folder / "protocol.toml"), "--seed", "0", "--out", str(out)),
-    )
-    end = time.monotonic() + 400
-    while not (out / "order.json").exists() and time.monotonic() < end:
+def moment(chance: random.Random, run: Disturbed, before: int) -> None:
+    """Until the next blow: some rounds later, in the middle of one, or, one time in five, while the job is starting."""
+    end = time.monotonic() + PATIENCE
+    if before and chance.random() < 0.2:
+        time.sleep(chance.uniform(0.0, 15.0))
+        return
+    after = before + chance.randrange(1, 9)
+    while run.rounds() < after:
+        assert run.go_on(), "it ended before it could be disturbed"
+        assert time.monotonic() < end, "the run does not go on"
         time.sleep(0.05)
-    run = json.loads((out / "order.json").read_text())["run"]
-    while rounds_done(federation, run) <= after and time.monotonic() < end and running.poll() is None:
-        time.sleep(0.01)
-    assert running.poll() is None, (
-        running.stdout and running.stdout.read().decode()
-    ) or "ended before it could be disturbed"
+    time.sleep(chance.uniform(0.0, 0.3))
+
+
+def strike(chance: random.Random, victim: str, federation: Loopback) -> bool:
     name = "coordinator" if victim == "coordinator" else chance.choice(list(federation.owners))
     if victim == "owner's job process":
         process = federation.job_process(name)
-        assert process is not None
-        process.kill()
-    else:
-        federation.kill(name)
-        time.sleep(2)
-        federation.start(name)
-    printed, _ = running.communicate(timeout=400)
-    if running.returncode != 0:
-        assert b"federation resume" in printed, printed.decode()
-        federation.wait()
-        code, text = federation.run("federation", "resume", str(out))
-        assert code == 0, text
+        if process is not None:
+            process.kill()
+        return process is not None
+    federation.kill(name)
+    federation.start(name)
+    return True
+
+
+@pytest.mark.parametrize("victim", ["coordinator", "owner", "owner's job process"])
+def test_kill(victim: str, federation: Loopback, undisturbed: Path, tmp_path: Path) -> None:
+    chance, run = random.Random(victim), Disturbed(federation, tmp_path / "run")
+    blows, begun = 0, time.monotonic()
+    run.go_on()
+    try:
+        while blows < KILLS:
+            moment(chance, run, run.rounds())
+            blows += strike(chance, victim, federation)
+            print(f"{victim}: blow {blows} after {run.rounds()} rounds, {time.monotonic() - begun:.0f} s", flush=True)
+        end = time.monotonic() + PATIENCE
+        while run.go_on():
+            assert time.monotonic() < end, "the run does not come to its end"
+            time.sleep(0.2)
+    finally:
+        run.leave()
+    print(f"{victim}: {blows} blows, {run.legs} commands, {time.monotonic() - begun:.0f} s", flush=True)
+    same_end(federation, run.out, undisturbed)
+
+
+def same_end(federation: Loopback, out: Path, undisturbed: Path) -> None:
     ours, theirs = (
         [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()] for path in (out, undisturbed)
     )
@@ -92,3 +143,12 @@ def test_kill(victim: str, moment: int, federation: Loopback, undisturbed: Path,
     for mine, expected in zip(ours, theirs, strict=True):
         assert mine["client_test"] == pytest.approx(expected["client_test"], abs=1e-5)
         assert mine["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    sent = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    updates = [line["ask"] for line in sent if line["step"] == "local_update" and line["direction"] == "up"]
+    assert updates == list(range(1, ROUNDS + 1)), "no update is lost or counted twice"
+    models, _ = load_models(undisturbed / "model.safetensors")
+    run = json.loads((out / "order.json").read_text())["run"]
+    for owner in federation.owners:
+        mine, _ = load_models(federation.kits[owner] / "suture" / "runs" / run / "model.safetensors")
+        for name, value in models[owner].items():
+            assert_allclose(mine[owner][name].numpy(), value.numpy(), rtol=1e-5, atol=1e-5, err_msg=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ from test_faults import OWNERS, QUICK, InProcess, conductor, metrics, planned, s
 
 from suture.checkpoint import load_models
 from suture.engines.exchange import Frame, Refused, Unreachable
-from suture.engines.sealed import Sealed
+from suture.engines.owner import LATER_THAN_ANY, Journal
+from suture.engines.sealed import Sealed, to_words
 from suture.errors import ConfigError
 from suture.federation.audit import AUDIT, read_audit
 from suture.federation.conduct import order_of
 from suture.message import Model, kind_of
+from suture.methods.fedavg import Up
 
 
 def secure_order(method: str, rounds: int = 3, **faults: object):
@@ -55,7 +58,44 @@ def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp
     kinds = {kind_of(body) for body in recorded}
     assert kinds == {"Sealed", "Scores"}, "nothing but sealed words and test scores left an owner"
     words = np.concatenate([Sealed.unpack(b).words.numpy().ravel() for b in recorded if kind_of(b) == "Sealed"])
-    assert chisquare(np.bincount(words.view(np.uint8), minlength=256)).pvalue > 1e-4
+    assert flatness(words) > 1e-4
+
+
+def flatness(data: np.ndarray) -> float:
+    """How likely bytes as unevenly spread as these are, if all 256 values are equally likely."""
+    return float(chisquare(np.bincount(data.view(np.uint8).ravel(), minlength=256)).pvalue)
+
+
+def test_a_coordinator_that_records_everything_cannot_tell_an_update(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Each owner's words, byte place by byte place, the sum of any of them, and the shares it passes on: all flat.
+
+    Unmasked, the same words are as far from flat as can be; so the statistic would tell.
+    """
+    transport = InProcess(tmp_path / "owners", shards)
+    words: dict[str, list[np.ndarray]] = {owner: [] for owner in OWNERS}
+    shares: list[bytes] = []
+
+    def record(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        reply = Frame.unpack(answer())
+        if frame.header["verb"] == "seal-ask":
+            words[owner].append(Sealed.unpack(reply.body).words.numpy().ravel().view(np.uint64))
+        if frame.header["verb"] == "seal-shares":
+            shares.extend(bytes.fromhex(data) for data in reply.header["shares"].values())  # type: ignore[union-attr,arg-type]
+        return reply.pack()
+
+    transport.meddle = record
+    assert conductor(secure_order("fedavg", 12), tmp_path, transport).carry_on() is not None
+    sent = {owner: np.concatenate(parts) for owner, parts in words.items()}
+    wholes = [sum(sent[owner] for owner in some) for size in (1, 2, 3) for some in combinations(OWNERS, size)]
+    pvalues = [
+        flatness(np.ascontiguousarray(whole.view(np.uint8).reshape(-1, 8)[:, k])) for whole in wholes for k in range(8)
+    ]
+    pvalues.append(flatness(np.frombuffer(b"".join(shares), np.uint8)))
+    assert min(pvalues) > 1e-4 / len(pvalues)
+    journal = Journal(tmp_path / "owners" / OWNERS[0] / "runs" / "run" / "journal")
+    entry = journal.last_before(LATER_THAN_ANY)
+    assert entry is not None
+    assert flatness(to_words(Up.unpack(entry.reply), 3)) < 1e-100
 
 
 def test_a_dropout_mid_round_still_gives_the_right_sum(shards: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -135,3 +175,26 @@ def test_a_method_that_needs_more_than_sums_is_refused() -> None:
         order_of(planned("fedpub"), "run", QUICK, secure=True)
     with pytest.raises(ConfigError, match="hides; choose one"):
         order_of(planned("fedavg", 3, "training.aggregation=median"), "run", QUICK, secure=True)
+
+
+def test_a_nan_update_is_left_out_and_its_sender_named(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Robust aggregation goes on without it, and without losing the owner; the coordinator's log names the suspect."""
+    transport = InProcess(tmp_path / "owners", shards)
+
+    def spoil(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
+        if owner != "client-01" or frame.header["verb"] != "ask":
+            return answer()
+        reply = Frame.unpack(answer())
+        up = Up.unpack(reply.body)
+        return Frame(reply.header, replace(up, params={k: v * float("nan") for k, v in up.params.items()}).pack()).pack()
+
+    transport.meddle = spoil
+    order = order_of(planned("fedavg", 3, "training.aggregation=multi-krum"), "run", QUICK)
+    outcome = conductor(order, tmp_path, transport).carry_on()
+    assert outcome is not None
+    assert outcome.suspects == ("client-01",)
+    events = [(line["event"], line.get("owner")) for line in read_audit(tmp_path / AUDIT)]
+    assert events.count(("reply left out", "client-01")) == 3
+    assert ("suspect", "client-01") in events
+    model = load_models(tmp_path / "run" / "model.safetensors")[0]["shared"]
+    assert all(bool(value.isfinite().all()) for value in model.values())

@@ -1,0 +1,145 @@
+"""Commands around start-up kits that need no torch, and so start at once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from suture.engines.kit import HOME
+from suture.errors import ConfigError
+from suture.report import console
+from suture.report.text import byte_size
+from suture.storage import disk_errors, read_lines, write_atomically
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
+RESERVED = {"coordinator", "operator", "authority", "server"}
+SCHEMES = ("tcp", "http", "grpc")
+
+
+def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str) -> None:
+    """Provision one kit for each party."""
+    kits = engine_kits()
+    host, _, port = server.rpartition(":")
+    if not HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--server must be HOST:PORT such as example.org:8102, got {server!r}")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name is lower-case letters, digits and dashes, got {name!r}")
+    for owner in owners:
+        if not NAME.fullmatch(owner) or owner in RESERVED:
+            raise ConfigError(f"an owner's name is lower-case letters, digits and dashes, and not reserved, got {owner!r}")
+    if len(owners) < 2 or len(set(owners)) < len(owners):
+        raise ConfigError(f"--owners must be two or more different names, got {', '.join(owners) or 'none'}")
+    if scheme not in SCHEMES:
+        raise ConfigError(f"--scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty; choose a new folder for the kits")
+    made = kits.provision(out, name, owners, host, int(port), scheme)
+    table = console.grid("party", "kit", "starts with")
+    starts = {"coordinator": "suture coordinator start KIT", "operator": "suture federation run --kit KIT"}
+    for party, path in made.items():
+        table.add_row(party, str(path), starts.get(party, "suture owner start KIT --data FILE"))
+    console.results().print(table)
+    console.notes().print(
+        f"every kit holds its party's private key; {out / 'authority'} signs new ones: keep it offline", soft_wrap=True
+    )
+
+
+def start_coordinator(path: Path) -> None:
+    """Become the coordinator."""
+    kits = engine_kits()
+    kit = kits.Kit.read(path, "coordinator")
+    console.notes().print(f"coordinator of {kit.federation}; log: {kit.path / 'log.txt'}; Ctrl-C ends it", soft_wrap=True)
+    kits.become(kit)
+
+
+def predict(path: Path, run: str | None, out: Path | None) -> None:
+    """Print or copy the predictions that a finished run left with this owner."""
+    kit = engine_kits().Kit.read(path, "owner")
+    runs = kit.path / HOME / "runs"
+    finished = sorted(runs.glob("*/finished.json"), key=lambda file: file.stat().st_mtime)
+    if run is not None:
+        finished = [file for file in finished if file.parent.name == run]
+    if not finished:
+        raise ConfigError(f"{kit.name} has no finished run{f' {run}' if run else ''} yet; runs are kept in {runs}")
+    source = finished[-1].parent / "predictions.csv"
+    with disk_errors("read", source):
+        content = source.read_bytes()
+    if out is None:
+        console.results().out(content.decode(), end="")
+        return
+    write_atomically(out, content)
+    console.notes().print(f"wrote {out}; the model is {source.with_name('model.safetensors')}", soft_wrap=True)
+
+
+def show_ledger(path: Path, run: str | None) -> None:
+    """What has left this owner, by run, step and field; then its audit log."""
+    kit = engine_kits().Kit.read(path, "owner")
+    from suture.federation.audit import AUDIT, read_audit
+
+    runs = kit.path / HOME / "runs"
+    files = sorted(runs.glob(f"{run or '*'}/ledger.jsonl"), key=lambda file: file.stat().st_mtime)
+    if run is not None and not files:
+        raise ConfigError(f"{kit.name} has no run {run}; its runs are in {runs}")
+    screen = console.results()
+    for file in files:
+        times: Counter[tuple[str, str]] = Counter()
+        sizes: Counter[str] = Counter()
+        for entry in read_lines(file):
+            sizes[entry["step"]] += sum(entry["bytes"])
+            times.update((entry["step"], f"{name} {shape}") for name, shape in entry["fields"].items())
+        table = console.grid("step", "field", "times", "bytes", numbers_from=2)
+        shown: set[str] = set()
+        for (step, name), count in times.items():
+            table.add_row(step, name, str(count), "" if step in shown else byte_size(sizes[step]))
+            shown.add(step)
+        screen.print(console.titled(f"sent in {file.parent.name}", table))
+        screen.print()
+    events = console.grid("time", "event", "details")
+    for line in read_audit(kit.path / HOME / AUDIT):
+        if run is None or line.get("run") == run:
+            details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
+            events.add_row(str(line["time"]), str(line["event"]), details)
+    screen.print(console.titled("audit", events))
+
+
+def status(path: Path) -> None:
+    """Who is connected, and what the jobs are doing."""
+    engine = engine_kits()
+    kit = engine.Kit.read(path, "operator")
+    operator = engine.Operator(kit)
+    screen = console.results()
+    try:
+        connected = operator.connected()
+        table = console.grid("owner", "state")
+        for owner in kit.owners:
+            table.add_row(owner, "connected" if owner in connected else "not connected")
+        screen.print(table)
+        for job, state in operator.jobs():
+            told = operator.command(job, {"do": "status"}) if state == "RUNNING" else None
+            current = told.get("current") if told else None
+            if isinstance(current, dict) and "done" in current:
+                absent = current.get("absent")
+                lost = f", without {', '.join(absent)}" if isinstance(absent, dict) and absent else ""
+                line = f"{current['run']}: {current['phase']} {current['done']}/{current['total']}{lost}"
+                screen.print(Text(line), soft_wrap=True)
+            elif state == "RUNNING":
+                screen.print(
+                    Text(f"job {job}: starting, ending, or left behind by a coordinator that was killed"), soft_wrap=True
+                )
+    finally:
+        operator.close()
+
+
+def engine_kits() -> Any:
+    """The module that knows FLARE, or one sentence."""
+    try:
+        from suture.engines import flare_kits
+    except ImportError as error:
+        raise ConfigError("federations need FLARE; install it with: pip install 'suture-fl[federation]'") from error
+    return flare_kits

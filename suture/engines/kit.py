@@ -1,0 +1,18 @@
+"""Where the processes of a party find its start-up kit. Imported by processes that need not know torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+KIT = "SUTURE_KIT"
+"""Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
+HOME = "suture"
+"""Folder inside a start-up kit for everything of ours."""
+TOPIC = "suture"
+"""Under which operator and coordinator speak."""
+
+
+def kit_folder() -> Path:
+    """This party's start-up kit."""
+    return Path(os.environ[KIT])
