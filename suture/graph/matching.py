@@ -49,14 +49,18 @@ def _inner_products(generated_RF: Tensor, row_P: Tensor, node_P: Tensor, x: Feat
     return (generated_RF[row_P] * x.matrix[node_P]).sum(1)
 
 
+def _products_with_all(generated_RF: Tensor, x: Features) -> Tensor:
+    """Inner products of all nodes with all rows, [N, R]."""
+    columns_FR = generated_RF.T.contiguous()
+    return x.matrix.times(columns_FR) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns_FR
+
+
 def nearest_of_each_client(generated_RF: Tensor, x: Features) -> Tensor:
     """For each client and each generated row, the client's nearest node (flat position), [K, R]."""
     norms, bounds = x.squared_norms.unsqueeze(1), x.segments.bounds
     found = []
     for block in torch.split(generated_RF, max(1, SCORES_AT_A_TIME // max(1, x.segments.total))):
-        columns = block.T.contiguous()
-        product = x.matrix.times(columns) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns
-        score_NR = product.mul_(-2).add_(norms)
+        score_NR = _products_with_all(block, x).mul_(-2).add_(norms)
         pieces = itertools.pairwise(bounds)
         found.append(torch.stack([score_NR[start:end].argmin(0) + start for start, end in pieces]))
     return torch.cat(found, 1)
@@ -69,10 +73,8 @@ def shares_of_each_client(generated_RF: Tensor, x: Features, softness: float) ->
     exp(-distance / (softness x the row's mean distance from the client's nodes)): then the gradient of the soft minimum of
     the distances draws a row to the mean of the nodes with these shares.
     """
-    columns_FR = generated_RF.T.contiguous()
-    length_R = generated_RF.square().sum(1)
-    product_NR = x.matrix.times(columns_FR) if isinstance(x.matrix, SparseMatrix) else x.matrix @ columns_FR
-    distance_NR = product_NR.mul_(-2).add_(x.squared_norms.unsqueeze(1)).add_(length_R)
+    distance_NR = _products_with_all(generated_RF, x).mul_(-2).add_(x.squared_norms.unsqueeze(1))
+    distance_NR += generated_RF.square().sum(1)
     for start, end in itertools.pairwise(x.segments.bounds):
         distance_BR = distance_NR[start:end]
         if softness == 0:

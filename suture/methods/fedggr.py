@@ -35,6 +35,7 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 - Softmax belongs to the loss and is not taken twice.
 
 Privacy: the server sees E_i, P numbers for every node, from which features can be guessed, and how many nodes a client has.
+A power iteration sends sums over all of a client's nodes; of a client with fewer than P nodes they span its features.
 Legend: K clients, N nodes of all clients, B nodes of a batch, P code width, L and G widths of local and global embeddings.
 """
 

@@ -25,8 +25,8 @@ What the paper leaves open, and what we do
 - H^g_i in (6) is fGen alone: the foreign term does not depend on dGen. The noise is added before anything is sent, so no
   noise travels beside the embeddings and nobody sees a clean one. Gradients are returned for fGen's weights only, summed
   over the rows; a gradient with respect to a row z or x~ would hand over x_u itself.
-- The nearest node of another client to a generated row, which is smooth, is the lightest node there: often the same for all
-  rows, and once a node without any word. `softness` weighs client j's nodes by exp(-|x~ - x_u|^2 / temperature) instead,
+- The nearest node of another client to a generated row, which is smooth, is one of the lightest there, and often the same
+  for all rows. `softness` weighs client j's nodes by exp(-|x~ - x_u|^2 / temperature) instead,
   with a temperature relative to the row's mean squared distance: the gradient of the soft minimum draws x~ to their mean.
   Mended neighbourhoods come closer to the uncut graph's with it (docs/fedsage.md), and no answer is about single nodes.
 - At most `exchanged` rows of a client travel in an iteration; their gradient is scaled up to all rows of V_i^t.
