@@ -65,6 +65,8 @@ class SplitSettings:
     """Share of nodes that validate."""
     test: PositiveShare = 0.2
     """Share of nodes that test."""
+    balanced: bool = False
+    """Draw equally many training nodes of every class; of a small class all nodes train, and none is tested."""
 
 
 @dataclass(frozen=True)

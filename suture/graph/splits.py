@@ -47,8 +47,9 @@ def make_split(data: Data, partition: Partition, settings: SplitSettings, seed: 
     members = [nodes.numpy() for nodes in partition.members]
     if settings.scope == "client":
         _check_fractions(settings)
+        labels = data.y.numpy()
         client_roles = [
-            _drawn(len(nodes), settings, stream(seed, f"split/client/{name}"))
+            _drawn(labels[nodes], settings, stream(seed, f"split/client/{name}"))
             for name, nodes in zip(partition.ids, members, strict=True)
         ]
         roles = _combined(int(data.num_nodes), members, client_roles)
@@ -64,18 +65,36 @@ def _whole_graph(data: Data, settings: SplitSettings, seed: int) -> Roles:
         return _given(data)
     if settings.scope == "global":
         _check_fractions(settings)
-        return _drawn(int(data.num_nodes), settings, stream(seed, "split/global"))
+        return _drawn(data.y.numpy(), settings, stream(seed, "split/global"))
     raise unknown("split scope", settings.scope, ["global", "client", "given"])
 
 
-def _drawn(count: int, settings: SplitSettings, rng: Generator) -> Roles:
+def _drawn(labels: NDArray[np.int64], settings: SplitSettings, rng: Generator) -> Roles:
     """Roles by a random permutation; shares that sum to 1 leave no node without a role."""
+    count = len(labels)
     nodes = rng.permutation(count)
-    ends = np.rint(np.cumsum([settings.train, settings.val, settings.test]) * count).astype(np.int64)
+    train, val, test = np.rint(np.cumsum([settings.train, settings.val, settings.test]) * count).astype(np.int64).tolist()
+    if settings.balanced:
+        training = _first_of_each_class(labels[nodes], settings.train)
+        nodes = np.concatenate([nodes[training], nodes[~training]])
+        train = int(training.sum())
+        val = train + round(settings.val * count)
+        # Small classes give less than their part, and what is left of large ones is tested.
+        test = val + round((count - val) * settings.test / (1 - settings.train - settings.val))
     roles = np.full(count, Role.NONE, dtype=np.int8)
-    for role, start, end in zip((Role.TRAIN, Role.VAL, Role.TEST), [0, *ends[:-1]], ends, strict=True):
+    for role, start, end in zip((Role.TRAIN, Role.VAL, Role.TEST), (0, train, val), (train, val, test), strict=True):
         roles[nodes[start:end]] = role
     return roles
+
+
+def _first_of_each_class(labels: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Marks equally many nodes of every class, together `share` of all; a class that has fewer gives all it has."""
+    classes, class_of = np.unique(labels, return_inverse=True)
+    by_class = np.argsort(class_of, kind="stable")
+    starts = np.searchsorted(class_of[by_class], np.arange(len(classes)))
+    place = np.empty(len(labels), dtype=np.int64)
+    place[by_class] = np.arange(len(labels)) - starts[class_of[by_class]]
+    return place < int(share * len(labels) / len(classes))
 
 
 def _given(data: Data) -> Roles:

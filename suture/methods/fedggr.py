@@ -184,7 +184,7 @@ class FedGgr(Method[Server, Kept]):
     """How they are searched: exact, approximate (faiss), or by the number of nodes."""
     fusion_dropout: float = 0.0
     """Dropped share of [local || global] embeddings while training."""
-    branch_dropout: float = 0.5
+    branch_dropout: float = 1.0
     """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
     server_lr: float = 0.0
     """Learning rate of the server; 0: that of the clients."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.transforms import RandomNodeSplit
 
 from suture.errors import ConfigError, DataError, PartitionError
 from suture.graph.partition import Partition
@@ -62,6 +63,28 @@ def test_shares_that_sum_to_one_leave_none(nodes: int) -> None:
     found = counts(split(plain(nodes), clients(range(nodes)), train=0.6, val=0.2, test=0.2).roles)
     assert found[NONE] == 0
     assert found == pytest.approx([0, 0.6 * nodes, 0.2 * nodes, 0.2 * nodes], abs=1)
+
+
+def test_balanced_roles_are_those_of_pygs_random_planetoid_split(cora: Data) -> None:
+    """FederatedScope asks PyG for 232 training nodes of each class of Cora, 542 for validation, and tests the rest."""
+    found = split(cora, clients(range(cora.num_nodes)), balanced=True).roles.long()
+    drawn = RandomNodeSplit("random", num_train_per_class=232, num_val=542, num_test=cora.num_nodes)(cora.clone())
+    assert counts(found)[1:] == [int(drawn[f"{role}_mask"].sum()) for role in ("train", "val", "test")]
+    trained = torch.bincount(cora.y[found == Role.TRAIN])
+    assert torch.equal(trained, torch.bincount(cora.y[drawn.train_mask]))
+    assert trained.tolist() == torch.bincount(cora.y).clamp_max(232).tolist()
+
+
+def test_balanced_training_nodes_are_random_within_their_class(cora: Data) -> None:
+    first, other = (split(cora, clients(range(cora.num_nodes)), seed, balanced=True).roles for seed in (0, 1))
+    large = cora.y == int(torch.bincount(cora.y).argmax())
+    assert not torch.equal(first[large] == Role.TRAIN, other[large] == Role.TRAIN)
+
+
+def test_balanced_shares_below_one_leave_nodes_without_a_role() -> None:
+    data = plain(100)
+    data.y = torch.tensor([0] * 50 + [1] * 50)
+    assert counts(split(data, clients(range(100)), balanced=True, train=0.2, val=0.4, test=0.2).roles) == [20, 20, 40, 20]
 
 
 def test_client_scope_draws_the_shares_inside_each_client() -> None:
