@@ -103,14 +103,19 @@ class Journal:
 
     def put(self, entry: Entry) -> None:
         """Write a step down, in the place of this and all later ones."""
-        content = b"".join([entry.digest.encode(), len(entry.state).to_bytes(8, "little"), entry.state, entry.reply])
+        content = [entry.digest.encode(), len(entry.state).to_bytes(8, "little"), entry.state, entry.reply]
+        check = hashlib.sha256()
+        for piece in content:
+            check.update(piece)
         # A killed process loses nothing that was written; only a crash of the machine could, and the hash would tell.
         path = self._path(entry.number)
         with disk_errors("write", path):
             for number in [n for n in self.numbers if n >= entry.number]:
                 self._path(number).unlink(missing_ok=True)
             part = path.with_suffix(".part")
-            part.write_bytes(hashlib.sha256(content).digest() + content)
+            with part.open("wb", buffering=0) as file:
+                for piece in (check.digest(), *content):
+                    file.write(piece)
             part.replace(path)
         self.numbers = [n for n in self.numbers if n < entry.number] + [entry.number]
 
@@ -318,22 +323,33 @@ class Desk:
     def answer(self, request: bytes) -> bytes:
         """Never raises: a refusal is an answer too."""
         with self._lock:
-            details: dict[str, Json] = {}
             try:
-                frame = Frame.unpack(request)
-                details = {key: value for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
-                verb = frame.text("verb")
-                if verb not in self._verbs:
-                    raise Refused(f"{verb!r} is nothing this owner can be asked for")
-                return self._verbs[verb](frame).pack()
+                requests = Frame.unpack(request).parts()
             except SutureError as error:
-                self.audit.note("refused", reason=str(error), **details)
+                self.audit.note("refused", reason=str(error))
                 return Frame({"refused": str(error)}).pack()
-            except Exception as error:
-                # The text of an unexpected error may quote data: it stays in the owner's own log.
-                log.exception("a request failed")
-                self.audit.note("failed", reason=f"{type(error).__name__}: {error}", **details)
-                return Frame({"refused": f"an error of its own ({type(error).__name__}); see the owner's log"}).pack()
+            answers: list[Frame] = []
+            for frame in requests:
+                answers.append(self._answer(frame))
+                if "refused" in answers[-1].header:
+                    break  # what comes behind was asked in the belief that this would be done
+            return Frame.several(answers).pack()
+
+    def _answer(self, frame: Frame) -> Frame:
+        details = {key: value for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
+        try:
+            verb = frame.text("verb")
+            if verb not in self._verbs:
+                raise Refused(f"{verb!r} is nothing this owner can be asked for")
+            return self._verbs[verb](frame)
+        except SutureError as error:
+            self.audit.note("refused", reason=str(error), **details)
+            return Frame({"refused": str(error)})
+        except Exception as error:
+            # The text of an unexpected error may quote data: it stays in the owner's own log.
+            log.exception("a request failed")
+            self.audit.note("failed", reason=f"{type(error).__name__}: {error}", **details)
+            return Frame({"refused": f"an error of its own ({type(error).__name__}); see the owner's log"})
 
     def close(self) -> None:
         """Close the ledgers."""
