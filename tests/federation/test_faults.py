@@ -329,12 +329,12 @@ def test_an_owner_that_is_not_asked_retains_in_the_next_round(shards: Path, tmp_
     """A checkpoint knows what was to be retained in one round only, so nobody may wait for longer."""
     transport = InProcess(tmp_path / "owners", shards)
     calls = recorded(transport)
-    made = planned("fedavg", 4, "lr=1e-12", "training.participation=0.3")
+    made = planned("fedavg", 4, "lr=1e-12", "training.participation=0.3", "evaluation.every=2")
     assert conductor(ordered(made), tmp_path, transport).carry_on() is not None
     order = [(owner, frame.header["verb"], frame.header.get("number")) for owner, frames in calls for frame in frames]
-    third = next(k for k, (_, verb, number) in enumerate(order) if verb == "ask" and number == 3)
-    retained = [(owner, number) for owner, verb, number in order[:third] if verb == "retain"]
-    assert sorted(retained) == [(owner, 1) for owner in OWNERS]
+    fourth = next(k for k, (_, verb, number) in enumerate(order) if verb == "ask" and number == 4)
+    retained = [(owner, number) for owner, verb, number in order[:fourth] if verb == "retain"]
+    assert sorted(retained) == [(owner, 2) for owner in OWNERS]
 
 
 def test_several_requests_are_answered_until_one_is_refused(shards: Path, tmp_path: Path) -> None:
