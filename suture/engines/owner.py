@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import io
 import logging
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,7 @@ from suture.streams import Streams
 
 log = logging.getLogger(__name__)
 LATER_THAN_ANY = 2**63
+CHECK_BYTES = 4
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TERMS = "terms.json"
 MODEL, PREDICTIONS = "model.safetensors", "predictions.csv"
@@ -95,8 +96,8 @@ class Journal:
         path = self._path(number)
         with disk_errors("read", path):
             data = path.read_bytes()
-        check, content = data[:32], data[32:]
-        if hashlib.sha256(content).digest() != check:
+        check, content = data[:CHECK_BYTES], data[CHECK_BYTES:]
+        if zlib.crc32(content).to_bytes(CHECK_BYTES, "little") != check:
             raise IntegrityError(f"the journal entry {path} is damaged; start the run anew")
         size = int.from_bytes(content[64:72], "little")
         return Entry(number, content[:64].decode(), content[72 : 72 + size], content[72 + size :])
@@ -104,17 +105,17 @@ class Journal:
     def put(self, entry: Entry) -> None:
         """Write a step down, in the place of this and all later ones."""
         content = [entry.digest.encode(), len(entry.state).to_bytes(8, "little"), entry.state, entry.reply]
-        check = hashlib.sha256()
+        check = 0
         for piece in content:
-            check.update(piece)
-        # A killed process loses nothing that was written; only a crash of the machine could, and the hash would tell.
+            check = zlib.crc32(piece, check)
+        # A killed process loses nothing that was written; only a crash of the machine could, and the check would tell.
         path = self._path(entry.number)
         with disk_errors("write", path):
             for number in [n for n in self.numbers if n >= entry.number]:
                 self._path(number).unlink(missing_ok=True)
             part = path.with_suffix(".part")
             with part.open("wb", buffering=0) as file:
-                for piece in (check.digest(), *content):
+                for piece in (check.to_bytes(CHECK_BYTES, "little"), *content):
                     file.write(piece)
             part.replace(path)
         self.numbers = [n for n in self.numbers if n < entry.number] + [entry.number]
