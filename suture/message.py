@@ -175,7 +175,7 @@ class Record:
     def pack(self) -> bytes:
         """To bytes."""
         header = self._header()
-        body = [tensor.detach().cpu().contiguous().numpy().tobytes() for tensor in self.tensors().values()]
+        body = [_bytes_of(tensor) for tensor in self.tensors().values()]
         return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, *body])
 
     @classmethod
@@ -325,6 +325,11 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return name
 
 
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """What is in memory, without a copy where it is already in the right place and order."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
 def _refusal(why: str) -> IntegrityError:
     return IntegrityError(f"malformed message ({why}); it was refused")
 
@@ -353,6 +358,7 @@ def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
 
 def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
     header, end = _header_of(data)
+    view = memoryview(data)
     kind, ids, scalars, layout = header["type"], header["ids"], header["scalars"], header["tensors"]
     plain = isinstance(kind, str) and isinstance(scalars, dict) and isinstance(ids, list) and isinstance(layout, list)
     if not plain or not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids):
@@ -365,7 +371,7 @@ def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[s
             raise _refusal("it is cut short")
         if path in tensors:
             raise _refusal("it holds a tensor twice")
-        tensors[path] = _tensor_of(data[end : end + size], dtype, shape)
+        tensors[path] = _tensor_of(view[end : end + size], dtype, shape)
         end += size
     if end != len(data):
         raise _refusal("it is longer than its header says")
@@ -381,7 +387,7 @@ def _layout_of(entry: object) -> tuple[str, torch.dtype, list[int]]:
     raise _refusal("its header does not describe its tensors")
 
 
-def _tensor_of(content: bytes, dtype: torch.dtype, shape: list[int]) -> Tensor:
+def _tensor_of(content: memoryview, dtype: torch.dtype, shape: list[int]) -> Tensor:
     try:
         if not content:
             return torch.empty(shape, dtype=dtype)

@@ -190,6 +190,8 @@ class _Journey:
     phase: int = 0
     iteration: int = 0
     seconds: float = 0.0
+    improved: tuple[str, ...] = ()
+    """Clients whose model after this iteration is the one to report so far."""
 
 
 class EngineCohort(Cohort, typing.Protocol):
@@ -199,8 +201,8 @@ class EngineCohort(Cohort, typing.Protocol):
     def asked(self) -> int:
         """How many times clients were asked so far."""
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V) -> V:
-        """One iteration of a phase."""
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
+        """One iteration of a phase; `test` is what everybody will be tested with after it, if that is known before it."""
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is, without advancing anything."""
@@ -264,28 +266,37 @@ class Runner:
         journey, deployed = self.journey, self.deployed()
         scores = self.judges.evaluate(deployed)
         journey.selection, improved = journey.selection.update(scores, journey.iteration)
+        journey.improved = tuple(improved)
         if improved:
             journey.best_server = journey.server
-            if not self.shared_model:
-                models, kept = self.judges.retain(deployed, improved), journey.best_models
-                if models is not None:
-                    journey.best_models = models if kept is None else kept.replace_rows(models)
+            self.retain()
         return scores
+
+    def retain(self) -> None:
+        """Keep the models that are to be reported, if there is not one for everybody."""
+        journey = self.journey
+        if journey.improved and not self.shared_model:
+            models, kept = self.judges.retain(self.deployed(), journey.improved), journey.best_models
+            if models is not None:
+                journey.best_models = models if kept is None else kept.replace_rows(models)
 
     def iterate(self) -> dict[str, object]:
         """One iteration of the current phase; returns its line of the metrics file."""
         journey = self.journey
         phase = self.plan[journey.phase]
-        journey.server = self.cohort.carry_out(phase.body, journey.server)
-        journey.iteration += 1
+        every, number = self.protocol.evaluation.every, journey.iteration + 1
+        due = phase.evaluate and (number % every == 0 or number == phase.times)
+        # The server's reply to an iteration is not known before it; that clients test what they have is.
+        test = Nothing(self.judges.ids) if due and self.local else None
+        journey.server = self.cohort.carry_out(phase.body, journey.server, test)
+        journey.iteration, journey.improved = number, ()
         line: dict[str, object] = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
         if self.robust:
             line["suspicion"] = {name: round(value, 3) for name, value in sorted(self.robust.suspicion().items())}
         kept = self.cohort.take_kept()
         if self.folder and kept:
             self.folder.keep(f"{phase.name}-{journey.iteration:05d}", kept)
-        every = self.protocol.evaluation.every
-        if phase.evaluate and (journey.iteration % every == 0 or journey.iteration == phase.times):
+        if due:
             scores = self.evaluate()
             how = self.protocol.evaluation.average
             for name, column in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
@@ -316,6 +327,7 @@ class Runner:
             "selected_round": journey.selection.round,
             "selected_rounds": rounds.tolist() if rounds is not None else [],
             "suspicion": self.robust.evidence() if self.robust else [],
+            "improved": list(journey.improved),
         }
         self.folder.checkpoint(progress, records)
         self.cohort.committed()
@@ -345,6 +357,10 @@ class Runner:
             journey.best_server = records["best_server"].as_record(type(journey.server))
         if "best_models" in records:
             journey.best_models = records["best_models"].as_record(Model)
+        # Whether clients elsewhere have kept these models before the run was interrupted is not known here.
+        improved = progress.get("improved")
+        journey.improved = tuple(map(str, improved)) if isinstance(improved, list) else ()
+        self.retain()
 
     def reported(self) -> tuple[Scores, Record]:
         """The scores to report and the server they belong to."""

@@ -161,7 +161,7 @@ class EmbeddedCohort(Generic[S]):
         chunk.state = chunk.state.replace_rows(state)
         return _through_bytes(reply) if shared.through_bytes else reply
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V) -> V:
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
         """One iteration of a phase; here nobody can get lost on the way."""
         return body(server, cast(Cohort, self))
 

@@ -7,6 +7,9 @@ A frame is a JSON header and a body, never pickled:
 The header's `verb` says what is wanted: `open` a run under its terms, `ask` a declared step, `evaluate`, `retain` the model
 as it is now, `finish`. `ask` is numbered; an owner answers a repeated number from its journal, so delivering twice is
 harmless. The body is a packed message of the type that the step declares, nothing else is unpacked.
+
+A call costs about as much as a small step, so requests that are known together travel together: the verb `several` holds
+frames, which are answered one after the other as if each had come alone.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any, Protocol, get_args, get_type_hints
 
 import torch
+from torch import Tensor
 
 from suture.errors import IntegrityError, SutureError
 from suture.message import Message, Rows, kind_of
@@ -27,6 +32,7 @@ from suture.method import Method
 from suture.storage import Json
 
 MAGIC = b"SUX1"
+SEVERAL = "several"
 
 
 class Refused(SutureError):
@@ -66,6 +72,25 @@ class Frame:
         if not isinstance(header, dict):
             raise IntegrityError("malformed frame (its header is not an object); it was refused")
         return Frame(header, data[end:])
+
+    @staticmethod
+    def several(frames: Sequence[Frame]) -> Frame:
+        """One frame for all of these; a single one stays itself."""
+        if len(frames) == 1:
+            return frames[0]
+        packed = [frame.pack() for frame in frames]
+        return Frame({"verb": SEVERAL, "sizes": [len(one) for one in packed]}, b"".join(packed))
+
+    def parts(self) -> list[Frame]:
+        """The frames that `several` put together."""
+        if self.header.get("verb") != SEVERAL:
+            return [self]
+        sizes = self.header.get("sizes")
+        sizes = sizes if isinstance(sizes, list) else []
+        ends = list(accumulate(size for size in sizes if type(size) is int and size > 0))
+        if not ends or len(ends) != len(sizes) or ends[-1] != len(self.body):
+            raise IntegrityError("malformed frame (it does not hold what it says); it was refused")
+        return [Frame.unpack(self.body[start:end]) for start, end in pairwise([0, *ends])]
 
     def text(self, key: str) -> str:
         """A header entry that must be a string."""
@@ -150,8 +175,13 @@ def read(data: bytes, declared: type[Message] | None, known: Mapping[str, type[M
 def check_finite(message: Message) -> None:
     """NaN and infinity do not travel."""
     for path, tensor in message.tensors().items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not _is_finite(tensor):
             raise BadReply(f"{path} of its {type(message).__name__} holds NaN or infinity")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """A finite sum has finite terms only, and is found much faster; another sum may just have overflowed."""
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 Layout = tuple[tuple[str, str, tuple[int, ...]], ...]

@@ -174,7 +174,8 @@ def write_job(folder: Path, name: str, owners: Sequence[str], orders: Sequence[M
         folder / "app" / "config" / "config_fed_server.json",
         {
             **base,
-            "server": {"task_request_interval": 0.2},
+            # Owners ask for a task when a job begins, and then in vain so often: often enough to begin soon, and no oftener.
+            "server": {"task_request_interval": 1.0},
             "workflows": [
                 {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "ours", "sync_task_timeout": 120}}
             ],

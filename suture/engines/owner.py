@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import io
 import logging
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +43,7 @@ from suture.streams import Streams
 
 log = logging.getLogger(__name__)
 LATER_THAN_ANY = 2**63
+CHECK_BYTES = 4
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TERMS = "terms.json"
 MODEL, PREDICTIONS = "model.safetensors", "predictions.csv"
@@ -95,22 +96,27 @@ class Journal:
         path = self._path(number)
         with disk_errors("read", path):
             data = path.read_bytes()
-        check, content = data[:32], data[32:]
-        if hashlib.sha256(content).digest() != check:
+        check, content = data[:CHECK_BYTES], data[CHECK_BYTES:]
+        if zlib.crc32(content).to_bytes(CHECK_BYTES, "little") != check:
             raise IntegrityError(f"the journal entry {path} is damaged; start the run anew")
         size = int.from_bytes(content[64:72], "little")
         return Entry(number, content[:64].decode(), content[72 : 72 + size], content[72 + size :])
 
     def put(self, entry: Entry) -> None:
         """Write a step down, in the place of this and all later ones."""
-        content = b"".join([entry.digest.encode(), len(entry.state).to_bytes(8, "little"), entry.state, entry.reply])
-        # A killed process loses nothing that was written; only a crash of the machine could, and the hash would tell.
+        content = [entry.digest.encode(), len(entry.state).to_bytes(8, "little"), entry.state, entry.reply]
+        check = 0
+        for piece in content:
+            check = zlib.crc32(piece, check)
+        # A killed process loses nothing that was written; only a crash of the machine could, and the check would tell.
         path = self._path(entry.number)
         with disk_errors("write", path):
             for number in [n for n in self.numbers if n >= entry.number]:
                 self._path(number).unlink(missing_ok=True)
             part = path.with_suffix(".part")
-            part.write_bytes(hashlib.sha256(content).digest() + content)
+            with part.open("wb", buffering=0) as file:
+                for piece in (check.to_bytes(CHECK_BYTES, "little"), *content):
+                    file.write(piece)
             part.replace(path)
         self.numbers = [n for n in self.numbers if n < entry.number] + [entry.number]
 
@@ -318,22 +324,33 @@ class Desk:
     def answer(self, request: bytes) -> bytes:
         """Never raises: a refusal is an answer too."""
         with self._lock:
-            details: dict[str, Json] = {}
             try:
-                frame = Frame.unpack(request)
-                details = {key: value for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
-                verb = frame.text("verb")
-                if verb not in self._verbs:
-                    raise Refused(f"{verb!r} is nothing this owner can be asked for")
-                return self._verbs[verb](frame).pack()
+                requests = Frame.unpack(request).parts()
             except SutureError as error:
-                self.audit.note("refused", reason=str(error), **details)
+                self.audit.note("refused", reason=str(error))
                 return Frame({"refused": str(error)}).pack()
-            except Exception as error:
-                # The text of an unexpected error may quote data: it stays in the owner's own log.
-                log.exception("a request failed")
-                self.audit.note("failed", reason=f"{type(error).__name__}: {error}", **details)
-                return Frame({"refused": f"an error of its own ({type(error).__name__}); see the owner's log"}).pack()
+            answers: list[Frame] = []
+            for frame in requests:
+                answers.append(self._answer(frame))
+                if "refused" in answers[-1].header:
+                    break  # what comes behind was asked in the belief that this would be done
+            return Frame.several(answers).pack()
+
+    def _answer(self, frame: Frame) -> Frame:
+        details = {key: value for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
+        try:
+            verb = frame.text("verb")
+            if verb not in self._verbs:
+                raise Refused(f"{verb!r} is nothing this owner can be asked for")
+            return self._verbs[verb](frame)
+        except SutureError as error:
+            self.audit.note("refused", reason=str(error), **details)
+            return Frame({"refused": str(error)})
+        except Exception as error:
+            # The text of an unexpected error may quote data: it stays in the owner's own log.
+            log.exception("a request failed")
+            self.audit.note("failed", reason=f"{type(error).__name__}: {error}", **details)
+            return Frame({"refused": f"an error of its own ({type(error).__name__}); see the owner's log"})
 
     def close(self) -> None:
         """Close the ledgers."""

@@ -7,6 +7,10 @@ Faults are handled here, whatever the transport:
   body always sees complete replies, no method has to know. An absent owner is tried again before every iteration;
 - a reply that is malformed, of another type or shape than declared, too large or not finite is refused by name. Its sender
   is treated as lost, and is not tried again.
+
+A call costs several milliseconds whatever is in it, so calls that can be saved are: the test of a round travels with its
+last step where the test does not depend on the step's replies, and an owner is told to retain its model with whatever it
+is asked next. Both are what they were when they travelled alone, to the ledgers too.
 """
 
 from __future__ import annotations
@@ -61,7 +65,10 @@ class FaultSettings:
     """A larger reply is refused."""
 
 
+NOT_OPENED = "not opened yet"
+"""Why an owner is absent that was not called yet."""
 Request = tuple[dict[str, Json], bytes]
+"""Header and body."""
 
 
 class OwnersLost(SutureError):
@@ -95,10 +102,22 @@ class Fleet(Generic[S]):
     banned: set[str] = field(default_factory=set)
     scores: Scores | None = None
     expectations: Expectations = field(default_factory=Expectations)
+    owed: dict[str, list[Request]] = field(default_factory=dict)
+    """What an owner is told with the next call to it."""
+    test: Message | None = None
+    """What everybody is tested with after this iteration, if that is known already."""
+    begun: tuple[str, int] = ("", 0)
+    """Name of the iteration's body, and how often owners had been asked before it."""
+    asks: dict[str, int] = field(default_factory=dict)
+    """How often a body asked in its last iteration."""
+    tested: tuple[int, dict[str, Frame]] = (0, {})
+    """Answers to a test that travelled with the step of this number."""
 
-    def call(self, owner: str, header: dict[str, Json], body: bytes = b"") -> Frame:
-        """One exchange with one owner, repeated while it fails at once."""
-        request = Frame({"run": self.run, **header}, body).pack()
+    def call(self, owner: str, requests: Sequence[Request]) -> list[Frame]:
+        """One exchange with one owner, repeated while it fails at once; what it is owed goes first."""
+        owed = self.owed.get(owner, [])
+        frames = [Frame({"run": self.run, **header}, body) for header, body in (*owed, *requests)]
+        request = Frame.several(frames).pack()
         begun = time.monotonic()
         while True:
             try:
@@ -110,17 +129,24 @@ class Fleet(Generic[S]):
                 time.sleep(min(1.0, self.faults.patience / 5))
         if not isinstance(data, bytes) or len(data) > self.faults.max_reply_bytes:
             raise BadReply(f"its reply is larger than {self.faults.max_reply_bytes} bytes, or no bytes at all")
-        frame = Frame.unpack(data)
-        if "refused" in frame.header:
-            raise Refused(frame.text("refused")[:500])
-        return frame
+        answers = Frame.unpack(data).parts()
+        for frame in answers:
+            if "refused" in frame.header:
+                raise Refused(frame.text("refused")[:500])
+        if len(answers) != len(frames):
+            raise BadReply(f"it answers {len(answers)} of {len(frames)} requests")
+        self.owed.pop(owner, None)
+        return answers[len(owed) :]
 
-    def call_all(
-        self, requests: Mapping[str, tuple[dict[str, Json], bytes]]
-    ) -> tuple[dict[str, Frame], dict[str, Exception]]:
+    def call_all(self, requests: Mapping[str, Request]) -> tuple[dict[str, Frame], dict[str, Exception]]:
         """(answers, failures) by owner; all are called at once."""
-        waiting = {owner: self.pool.submit(self.call, owner, *request) for owner, request in requests.items()}
-        good: dict[str, Frame] = {}
+        good, bad = self.call_each({owner: [request] for owner, request in requests.items()})
+        return {owner: frames[0] for owner, frames in good.items()}, bad
+
+    def call_each(self, requests: Mapping[str, Sequence[Request]]) -> tuple[dict[str, list[Frame]], dict[str, Exception]]:
+        """The same with several requests for each owner, and as many answers."""
+        waiting = {owner: self.pool.submit(self.call, owner, wanted) for owner, wanted in requests.items()}
+        good: dict[str, list[Frame]] = {}
         bad: dict[str, Exception] = {}
         for owner, answer in waiting.items():
             try:
@@ -156,7 +182,7 @@ class RemoteCohort(Generic[S]):
         settings = faults or FaultSettings()
         fleet = Fleet(method, task, run, transport, terms, settings, audit, ledger or NoLedger(), pool)
         fleet.secure, fleet.robust = secure, robust
-        fleet.absent = dict.fromkeys(transport.owners, "not opened yet")
+        fleet.absent = dict.fromkeys(transport.owners, NOT_OPENED)
         return RemoteCohort(fleet, transport.owners)
 
     @property
@@ -215,14 +241,18 @@ class RemoteCohort(Generic[S]):
         """Owners may forget what was before this step."""
         self._fleet.base = self._fleet.asked
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V) -> V:
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
         """One iteration; where an owner is lost on the way and the settings allow it, anew without that owner."""
         fleet = self._fleet
         number = fleet.asked
+        fleet.test, fleet.begun = test, (body.__name__, number)
         self._welcome()
         while True:
             try:
-                return body(server, cast(Cohort, self))
+                result = body(server, cast(Cohort, self))
+                fleet.asks[body.__name__] = fleet.asked - number
+                self._settle()
+                return result
             except Stopped:
                 raise
             except OwnersLost as error:
@@ -231,14 +261,24 @@ class RemoteCohort(Generic[S]):
                 fleet.reports.clear()
                 fleet.kept.clear()
 
+    def _settle(self) -> None:
+        """Tell owners that were not asked in this iteration what they are owed: a checkpoint knows one iteration's debts."""
+        fleet = self._fleet
+        _, bad = fleet.call_each({owner: [] for owner in list(fleet.owed) if owner not in fleet.absent})
+        self._stop_if_refused(bad)
+        if bad:
+            self._miss({owner: str(error) for owner, error in bad.items()})
+
     def _welcome(self) -> None:
         """Open the run at everybody who is not here yet, or here again."""
         fleet = self._fleet
         wanted = [owner for owner in fleet.absent if owner not in fleet.banned]
         header: dict[str, Json] = {"verb": "open", "number": fleet.asked, "terms": fleet.terms}
+        owed, fleet.owed = fleet.owed, {}  # nothing else can be said to an owner before the run is open there
         good, bad = fleet.call_all(dict.fromkeys(wanted, (header, b"")))
+        fleet.owed = owed
         for owner in good:
-            if fleet.absent.pop(owner) != "not opened yet":
+            if fleet.absent.pop(owner) != NOT_OPENED:
                 fleet.audit.note("owner is back", owner=owner, number=fleet.asked)
         self._stop_if_refused(bad)
         lost = {owner: str(error) for owner, error in bad.items()}
@@ -305,8 +345,7 @@ class RemoteCohort(Generic[S]):
         if missing:
             raise Stopped(missing)
         fleet.ledger.record(fleet.asked, name, "down", message)
-        header: dict[str, Json] = {"verb": verb, "step": name, "number": fleet.asked, "base": fleet.base}
-        good, bad = fleet.call_all({owner: (header, message.select([owner]).pack()) for owner in message.ids})
+        good, bad = self._answers(verb, name, message)
         self._stop_if_refused(bad)
         declared, known = signature(step).reply, wire_types(type(fleet.method))
         replies: dict[str, Message] = {}
@@ -328,6 +367,36 @@ class RemoteCohort(Generic[S]):
             raise OwnersLost({owner: str(why) for owner, why in bad.items()})
         fleet.ledger.record(fleet.asked, name, "up", self._joined(replies))
         return replies
+
+    def _answers(self, verb: str, step: str, message: Message) -> tuple[dict[str, Frame], dict[str, Exception]]:
+        """(answers, failures) by owner; a test that has travelled already is not sent again."""
+        fleet = self._fleet
+        (number, tested), fleet.tested = fleet.tested, (0, {})
+        if verb == "evaluate" and number == fleet.asked and tested.keys() == set(message.ids):
+            return tested, {}
+        requests = {owner: [self._request(verb, step, message, owner)] for owner in message.ids}
+        test = fleet.test if verb == "ask" and self._is_last_ask() else None
+        if test is not None:
+            for owner in message.ids:
+                requests[owner].append(self._request("evaluate", fleet.method.evaluate.__name__, test, owner))
+        good, bad = fleet.call_each(requests)
+        if test is not None:
+            fleet.tested = (fleet.asked, {owner: frames[1] for owner, frames in good.items()})
+        return {owner: frames[0] for owner, frames in good.items()}, bad
+
+    def _request(self, verb: str, step: str, message: Message, owner: str) -> Request:
+        fleet = self._fleet
+        return (
+            {"verb": verb, "step": step, "number": fleet.asked, "base": fleet.base},
+            message.select([owner]).pack(),
+        )
+
+    def _is_last_ask(self) -> bool:
+        """Whether the iteration asks for the last time and asks everybody, if it goes like the one before."""
+        fleet = self._fleet
+        body, before = fleet.begun
+        here = set(fleet.transport.owners) - fleet.absent.keys()
+        return fleet.asks.get(body) == fleet.asked - before and here <= set(self._ids)
 
     def _check_finite(self, owner: str, step: str, reply: Message) -> None:
         """Refuse NaN, unless robust aggregation leaves it out and names its sender: then the run can go on."""
@@ -357,14 +426,11 @@ class RemoteCohort(Generic[S]):
         return fleet.scores
 
     def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
-        """Owners keep their own complete models; the coordinator gets none."""
+        """Owners keep their own complete models; the coordinator gets none. They are told with the next call."""
         fleet = self._fleet
-        here = [owner for owner in ids if owner not in fleet.absent]
-        header: dict[str, Json] = {"verb": "retain", "number": fleet.asked, "base": fleet.base}
-        _, bad = fleet.call_all({owner: (header, deployed.select([owner]).pack()) for owner in here})
-        self._stop_if_refused(bad)
-        if bad:
-            self._miss({owner: str(error) for owner, error in bad.items()})
+        for owner in ids:
+            if fleet.absent.get(owner, NOT_OPENED) == NOT_OPENED:
+                fleet.owed[owner] = [self._request("retain", fleet.method.evaluate.__name__, deployed, owner)]
         return None
 
     def finish(self, deployed: Message | None) -> None:

@@ -19,7 +19,7 @@ import torch
 from suture.api import FEDERATION, RUN, Plan, read_outcome, read_plan
 from suture.config import strict, to_toml
 from suture.engines.exchange import Audit, Frame, Refused, Transport, Unreachable
-from suture.engines.remote import FaultSettings, OwnersLost, RemoteCohort
+from suture.engines.remote import NOT_OPENED, FaultSettings, OwnersLost, RemoteCohort
 from suture.errors import ConfigError, DataError, StorageError, SutureError
 from suture.federation.terms import terms_of
 from suture.folder import RunFolder
@@ -202,7 +202,7 @@ class Conductor:
             "state": state,
             "time": time.time(),
             **progress,
-            "absent": {name: why for name, why in absent.items() if why != "not opened yet"},
+            "absent": {name: why for name, why in absent.items() if why != NOT_OPENED},
             **details,
         }
         if state != "running":

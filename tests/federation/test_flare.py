@@ -110,3 +110,10 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
     events = [line for line in read_audit(federation.kits[owner] / "suture" / AUDIT) if line.get("run") == run]
     assert [line["event"] for line in events] == ["opened", "finished"]
     assert events[-1]["sent_bytes"] == sent // OWNERS
+
+
+def test_requests_are_not_formatted_for_a_log_that_nobody_writes() -> None:
+    """FLARE puts every received request into the text of a debug line; see `suture.engines.flare`."""
+    from suture.engines import flare
+
+    assert "secret" not in f"{flare.ConsumableBufferList([b'secret', b'more'])}"
