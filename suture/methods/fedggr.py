@@ -26,8 +26,8 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
   off and divide by the degrees of the symmetric matrix that is normalised, as SLAPS does.
 - F_l and F_g, of 64 to 256 in the paper: one number for each class, and the classifier of equation (4) starts as the sum of
   the two. A wider embedding puts one more linear layer before the scores, and learns training nodes by heart sooner.
-- That classifier is linear in [local || global], nothing between. While training, some nodes lose one of the
-  two (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
+- That classifier is linear in [local || global], nothing between. While training, a node has only one of the two
+  (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
 - A* has self-loops already, so the GCN of equation (8) adds none and normalises nothing again.
 - Q > 1: Algorithm 1 overwrites the gradient of Z_i in each epoch, so the last one's is sent; `returned` has others.
 - Algorithm 1 adds up clients' gradients of Z; we weight them by |V_i| / |V|, as in the objective (9).
