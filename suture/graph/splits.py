@@ -76,10 +76,10 @@ def _drawn(labels: NDArray[np.int64], settings: SplitSettings, rng: Generator) -
     train, val, test = np.rint(np.cumsum([settings.train, settings.val, settings.test]) * count).astype(np.int64).tolist()
     if settings.balanced:
         training = _first_of_each_class(labels[nodes], settings.train)
-        nodes = np.concatenate([nodes[training], nodes[~training]])
+        # What a class leaves was last in the order of before: without a new one, small classes would only be tested.
+        nodes = np.concatenate([nodes[training], rng.permutation(nodes[~training])])
         train = int(training.sum())
         val = train + round(settings.val * count)
-        # Small classes give less than their part, and what is left of large ones is tested.
         test = val + round((count - val) * settings.test / (1 - settings.train - settings.val))
     roles = np.full(count, Role.NONE, dtype=np.int8)
     for role, start, end in zip((Role.TRAIN, Role.VAL, Role.TEST), (0, train, val), (train, val, test), strict=True):

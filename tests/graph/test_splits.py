@@ -81,6 +81,15 @@ def test_balanced_training_nodes_are_random_within_their_class(cora: Data) -> No
     assert not torch.equal(first[large] == Role.TRAIN, other[large] == Role.TRAIN)
 
 
+def test_balanced_validation_and_test_nodes_are_alike(cora: Data) -> None:
+    """Whatever a class leaves goes to both in proportion: 542 of the 1151 nodes that do not train are validated."""
+    found = torch.cat([split(cora, clients(range(cora.num_nodes)), seed, balanced=True).roles for seed in range(20)]).long()
+    labels = cora.y.repeat(20)
+    left, validated = (torch.bincount(labels[chosen], minlength=7) for chosen in (found != Role.TRAIN, found == Role.VAL))
+    expected = left * 542 / 1151
+    assert bool(((validated - expected).abs() <= 5 * (expected / 2).sqrt()).all()), (validated, expected)
+
+
 def test_balanced_shares_below_one_leave_nodes_without_a_role() -> None:
     data = plain(100)
     data.y = torch.tensor([0] * 50 + [1] * 50)
