@@ -10,7 +10,8 @@ Faults are handled here, whatever the transport:
 
 A call costs several milliseconds whatever is in it, so calls that can be saved are: the test of a round travels with its
 last step where the test does not depend on the step's replies, and an owner is told to retain its model with whatever it
-is asked next. Both are what they were when they travelled alone, to the ledgers too.
+is asked next. Both are what they were when they travelled alone, to the ledgers too; only a test that travelled too early,
+because an iteration asked more often than the one before, is in the owner's ledger and not in ours.
 """
 
 from __future__ import annotations
