@@ -1,7 +1,8 @@
 """FedGGR's server step over everybody's nodes, beside one training round of the clients: time and peak memory.
 
-    python benchmarks/server_graph.py [--dataset pubmed] [--clients 10] [--k 20] [--steps 3] [--index auto] [--data-root DIR]
-    python benchmarks/server_graph.py --dataset csbm:nodes=170000,degree=14,features=128,classes=40,communities=10
+    python benchmarks/server_graph.py [--dataset pubmed] [--clients 10] [--k 20] [--code-width 256] [--steps 3]
+        [--index auto] [--data-root DIR]
+    python benchmarks/server_graph.py --code-width 64 --dataset csbm:nodes=170000,degree=14,features=128,classes=40,communities=10
 
 A server step is equations (6) to (8), forward and backward, and one step of its optimiser. The search for neighbours is
 timed apart, because it happens every `refresh` rounds only. Codes are drawn as clusters, one a class, not pretrained.
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--dataset", default="pubmed")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--k", type=int, default=20)
+    parser.add_argument("--code-width", type=int, default=256)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--index", default="auto", choices=["auto", "exact", "approximate"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -58,7 +60,13 @@ def main() -> int:
     protocol = resolve("fedggr-random", options.dataset, [], clients=options.clients, method_fields={}).protocol
     data = preprocess(datasets.load(options.dataset, options.data_root), protocol.preprocess)
     prepared = prepare(data, options.dataset, protocol, seed=0)
-    method = FedGgr(model=protocol.model, training=protocol.training, k=options.k, index=options.index)
+    method = FedGgr(
+        model=protocol.model,
+        training=protocol.training,
+        k=options.k,
+        code_width=options.code_width,
+        index=options.index,
+    )
     graph, task = prepared.clients, prepared.task
     cohort = EmbeddedCohort.start(method, graph, task)
     rng = torch.Generator().manual_seed(0)
@@ -66,8 +74,9 @@ def main() -> int:
     codes = centres[graph.y] + torch.randn(graph.num_nodes, method.code_width, generator=rng)
     pieces = dict(zip(graph.ids, torch.split(codes, graph.sizes.tolist()), strict=True))
     server = replace(method.init_server(task), codes={name: pieces[name].unsqueeze(0) for name in sorted(pieces)})
-    search = seconds(lambda: method.search(server), 1)
-    server = replace(server, links=method.search(server))
+    found: list[torch.Tensor] = []
+    search = seconds(lambda: found.append(method.search(server)), 1)
+    server = replace(server, links=found[0])
     training = method.down(server, method.global_embeddings(server, server.own).detach(), cohort.ids)
     replies: list[Up] = []
     clients = seconds(lambda: replies.append(cohort.ask(method.local_update, training)), options.steps)

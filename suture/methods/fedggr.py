@@ -24,10 +24,10 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 - MLP-D starts as the identity and has no activation: a ReLU would cut half of every code away.
 - Equation (7) divides by degrees of A, which is not symmetric, and leaves negative weights; we cut negative similarities
   off and divide by the degrees of the symmetric matrix that is normalised, as SLAPS does.
-- F_l and F_g, of 64 to 256 in the paper: one number for each class, and the classifier of equation (4) starts as the sum of
-  the two. A wider embedding puts one more linear layer before the scores, and learns training nodes by heart sooner.
-- That classifier is linear in [local || global], nothing between. While training, a node has only one of the two
-  (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
+- F_l and F_g are 64 to 256 in the paper. Unless they are set (`local_width`, `global_width`), an embedding has one number for
+  each class, and the classifier of equation (4) starts as the sum of the two.
+- That classifier is linear in [local || global]; `activation` may put a ReLU before it. While training, a node has only one
+  of the two (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
 - A* has self-loops already, so the GCN of equation (8) adds none and normalises nothing again.
 - Q > 1: Algorithm 1 overwrites the gradient of Z_i in each epoch, so the last one's is sent; `returned` has others.
 - Algorithm 1 adds up clients' gradients of Z; we weight them by |V_i| / |V|, as in the objective (9).
@@ -182,6 +182,8 @@ class FedGgr(Method[Server, Kept]):
     """Rounds after which neighbours are searched anew."""
     index: Index = "auto"
     """How they are searched: exact, approximate (faiss), or by the number of nodes."""
+    activation: Literal["none", "relu"] = "none"
+    """Of [local || global] before the classifier; relu is for wide embeddings."""
     fusion_dropout: float = 0.0
     """Dropped share of [local || global] embeddings while training."""
     branch_dropout: float = 1.0
@@ -204,7 +206,8 @@ class FedGgr(Method[Server, Kept]):
         if not 0 <= self.branch_dropout <= 1:
             raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
         kinds = get_type_hints(FedGgr)
-        for key in ("encoder", "alignment", "generator", "between", "similarity", "edges", "index", "returned"):
+        choices = ("encoder", "alignment", "generator", "between", "similarity", "edges", "index", "activation", "returned")
+        for key in choices:
             if getattr(self, key) not in get_args(kinds[key]):
                 raise unknown(f"fedggr.{key}", getattr(self, key), get_args(kinds[key]))
 
@@ -483,6 +486,7 @@ class FedGgr(Method[Server, Kept]):
 
     def classify(self, params: Tree, fused: Tensor, segments: Segments) -> Tensor:
         """Equation (4) without its softmax."""
+        fused = torch.relu(fused) if self.activation == "relu" else fused
         scores = segment_product(fused, params[f"{HEAD}.weight"], segments)
         return activate(scores, params[f"{HEAD}.bias"], segments, relu=False)
 

@@ -53,10 +53,11 @@ def single_client(world: World) -> GraphBatch:
     return batch_of(data, ["only"], [torch.arange(90)], [roles], [False])
 
 
-def test_split_learning_is_exact(world: World) -> None:
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_split_learning_is_exact(world: World, activation: str) -> None:
     """One client, Q = 1: the same numbers as one model, one tape and one Adam in one process, on full matrices."""
     graph, task = single_client(world), Task(features=40, classes=3, seed=3)
-    method = small(refresh=1, training={"weight_decay": 1e-3})
+    method = small(refresh=1, activation=activation, training={"weight_decay": 1e-3})
     cohort = EmbeddedCohort.start(method, graph, task)
     server = method.init_server(task)
     for phase in method.plan()[:2]:
@@ -78,7 +79,8 @@ def test_split_learning_is_exact(world: World) -> None:
         z = torch.relu(learned @ (e @ w["gcn1.weight"]) + w["gcn1.bias"])
         z = learned @ (z @ w["gcn2.weight"]) + w["gcn2.bias"]
         local = a @ torch.relu(a @ (x @ w["layer1.weight"]) + w["layer1.bias"]) @ w["layer2.weight"] + w["layer2.bias"]
-        return torch.cat([local, z], 1) @ w["fusion.weight"] + w["fusion.bias"]
+        fused = torch.cat([local, z], 1)
+        return (torch.relu(fused) if activation == "relu" else fused) @ w["fusion.weight"] + w["fusion.bias"]
 
     for _ in range(4):
         adam.zero_grad()
@@ -328,6 +330,7 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
         {"server_lr": -1.0},
         {"alignment": "avg"},
         {"returned": "sum"},
+        {"activation": "tanh"},
         {"branch_dropout": 1.5},
     ],
 )
