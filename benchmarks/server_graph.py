@@ -1,8 +1,9 @@
-"""FedGGR's server step over everybody's nodes, beside one training round of the clients: time and peak memory.
+r"""FedGGR's server step over everybody's nodes, beside one training round of the clients: time and peak memory.
 
-    python benchmarks/server_graph.py [--dataset pubmed] [--clients 10] [--k 20] [--code-width 256] [--steps 3]
+    python benchmarks/server_graph.py [--dataset pubmed] [--clients 10] [--k 20] [--code-width 256] [--steps 3] \
         [--index auto] [--data-root DIR]
-    python benchmarks/server_graph.py --code-width 64 --dataset csbm:nodes=170000,degree=14,features=128,classes=40,communities=10
+    python benchmarks/server_graph.py --code-width 64 \
+        --dataset csbm:nodes=170000,degree=14,features=128,classes=40,communities=10
 
 A server step is equations (6) to (8), forward and backward, and one step of its optimiser. The search for neighbours is
 timed apart, because it happens every `refresh` rounds only. Codes are drawn as clusters, one a class, not pretrained.

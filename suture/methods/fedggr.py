@@ -24,8 +24,8 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 - MLP-D starts as the identity and has no activation: a ReLU would cut half of every code away.
 - Equation (7) divides by degrees of A, which is not symmetric, and leaves negative weights; we cut negative similarities
   off and divide by the degrees of the symmetric matrix that is normalised, as SLAPS does.
-- F_l and F_g are 64 to 256 in the paper. Unless they are set (`local_width`, `global_width`), an embedding has one number for
-  each class, and the classifier of equation (4) starts as the sum of the two.
+- F_l and F_g are 64 to 256 in the paper. Unless they are set (`local_width`, `global_width`), an embedding has one number
+  for each class, and the classifier of equation (4) starts as the sum of the two.
 - That classifier is linear in [local || global]; `activation` may put a ReLU before it. While training, a node has only one
   of the two (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
 - A* has self-loops already, so the GCN of equation (8) adds none and normalises nothing again.
