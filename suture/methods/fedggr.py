@@ -57,7 +57,7 @@ from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.fedavg import SERVER
 from suture.nn.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
 from suture.nn.backbones import Backbone, make_backbone
-from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
+from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner, LearnedGraph
 from suture.nn.layers import dropout, linear_init
 from suture.nn.module import ModuleBackbone
 from suture.nn.topk import Index, Links, Similarity
@@ -329,9 +329,9 @@ class FedGgr(Method[Server, Kept]):
         node, neighbour = server.links[0]
         r_NP = self.learner.generate(own, codes_NP, segments)
         graph = self.learner.process(r_NP, Links(node, neighbour, codes_NP.shape[0]))
-        h = graph.times(segment_product(codes_NP, own["gcn1.weight"], segments))
-        h = dropout(torch.relu(h + own["gcn1.bias"]), rng, self.model.dropout, segments)
-        return graph.times(segment_product(h, own["gcn2.weight"], segments)) + own["gcn2.bias"]
+        h = _convolved(graph, codes_NP, own["gcn1.weight"], segments) + own["gcn1.bias"]
+        h = dropout(torch.relu(h), rng, self.model.dropout, segments)
+        return _convolved(graph, h, own["gcn2.weight"], segments) + own["gcn2.bias"]
 
     def down(self, server: Server, z_NG: Tensor, ids: Sequence[str]) -> Down:
         """The message of line 3."""
@@ -519,6 +519,13 @@ class FedGgr(Method[Server, Kept]):
 def everybodys(codes: Tree) -> Tensor:
     """E, clients in the order of their names, [N, P]."""
     return torch.cat([value[0] for value in codes.values()])
+
+
+def _convolved(graph: LearnedGraph, h: Tensor, weight: Tensor, segments: Segments) -> Tensor:
+    """A* h W; edges carry the narrower of h and h W."""
+    if h.shape[1] <= weight.shape[2]:
+        return segment_product(graph.times(h), weight, segments)
+    return graph.times(segment_product(h, weight, segments))
 
 
 def _one_piece(rows: Tensor) -> Segments:
