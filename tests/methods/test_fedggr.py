@@ -53,11 +53,11 @@ def single_client(world: World) -> GraphBatch:
     return batch_of(data, ["only"], [torch.arange(90)], [roles], [False])
 
 
-@pytest.mark.parametrize("activation", ["none", "relu"])
-def test_split_learning_is_exact(world: World, activation: str) -> None:
+@pytest.mark.parametrize(("activation", "code_width"), [("none", 6), ("relu", 12)])  # narrower and wider than a layer's 8
+def test_split_learning_is_exact(world: World, activation: str, code_width: int) -> None:
     """One client, Q = 1: the same numbers as one model, one tape and one Adam in one process, on full matrices."""
     graph, task = single_client(world), Task(features=40, classes=3, seed=3)
-    method = small(refresh=1, activation=activation, training={"weight_decay": 1e-3})
+    method = small(refresh=1, activation=activation, code_width=code_width, training={"weight_decay": 1e-3})
     cohort = EmbeddedCohort.start(method, graph, task)
     server = method.init_server(task)
     for phase in method.plan()[:2]:
