@@ -22,6 +22,8 @@ from suture.config import (
     to_toml,
 )
 from suture.errors import ConfigError
+from suture.methods import own_fields
+from suture.methods.fedggr import FedGgr
 from suture.settings import Protocol
 
 METHODS = {
@@ -141,7 +143,7 @@ def test_printed_splits(name: str, dataset: str, shares: tuple[float, float, flo
         ("feddep-louvain", "sage", None, "sgd", 0.1, 32, (5, 5), 3, "global"),
         ("fedgls-graphless", "gcn", 16, "adam", 0.01, 0, (), 5, "client"),
         ("fedpub-disjoint", "gcn", 128, "adam", None, 0, (), 3, "client"),
-        ("fedggr-random", "gcn", 64, "adam", 0.01, 0, (), 5, "client"),
+        ("fedggr-random", "gcn", None, "adam", 0.01, 0, (), 5, "client"),
     ],
 )
 def test_printed_training(
@@ -161,6 +163,16 @@ def test_printed_training(
     assert (p.training.batch_size, p.training.fanouts, len(p.seeds)) == (batch, fanouts, repetitions)
     assert hidden in (None, p.model.hidden)
     assert lr in (None, p.training.lr)
+
+
+@pytest.mark.parametrize("dataset", ["cora", "citeseer", "pubmed", "computers"])
+def test_fedggr_stays_in_its_papers_grid(dataset: str) -> None:
+    found = resolve("fedggr-random", dataset, method_fields={"fedggr": own_fields(FedGgr)})
+    chosen = found.methods.get("fedggr", {})
+    assert found.protocol.model.hidden in (64, 128, 256)
+    assert found.protocol.training.lr in (0.001, 0.01)
+    assert chosen.get("k", 20) in range(5, 45, 5)
+    assert {chosen.get("local_width", 64), chosen.get("global_width", 64)} <= {64, 128, 256}
 
 
 def test_values_that_a_paper_gives_to_a_method() -> None:
