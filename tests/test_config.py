@@ -171,8 +171,10 @@ def test_fedggr_stays_in_its_papers_grid(dataset: str) -> None:
     chosen = found.methods.get("fedggr", {})
     assert found.protocol.model.hidden in (64, 128, 256)
     assert found.protocol.training.lr in (0.001, 0.01)
-    assert chosen.get("k", 20) in range(5, 45, 5)
-    assert {chosen.get("local_width", 64), chosen.get("global_width", 64)} <= {64, 128, 256}
+    assert chosen.get("k", FedGgr.k) in range(5, 45, 5)
+    widths = {chosen.get("local_width", FedGgr.local_width), chosen.get("global_width", FedGgr.global_width)}
+    # CiteSeer departs from it: one number for each class, by validation (docs/fedggr.md).
+    assert widths == {0} if dataset == "citeseer" else widths <= {64, 128, 256}
 
 
 def test_values_that_a_paper_gives_to_a_method() -> None:
