@@ -219,7 +219,7 @@ def _check_list(what: str, given: Sequence[object]) -> None:
 
 def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
     values = strict_values(kind, resolved.methods.get(kind.name, {}))
-    return kind(model=resolved.protocol.model, training=resolved.protocol.training, **values)
+    return kind(model=resolved.model_of(kind.name), training=resolved.protocol.training, **values)
 
 
 def strict_values(kind: type[Method[Any, Any]], values: dict[str, object]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 
 from suture.errors import ConfigError, unknown
-from suture.settings import Protocol
+from suture.settings import ModelSettings, Protocol
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -35,6 +35,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     name: tuple(f.name for f in fields(hint)) for name, hint in get_type_hints(Protocol).items() if is_dataclass(hint)
 }
 
+NETWORK = "model"
+"""Under a method's name: the table of what is different in its network."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -45,7 +48,7 @@ class Layer:
     values: Table = field(default_factory=dict)
     """Top-level values and sections, only those that the source names."""
     methods: Mapping[str, Table] = field(default_factory=dict)
-    """Hyper-parameters by method name."""
+    """Hyper-parameters by method name; under `model` what is different in a method's network."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,13 @@ class Resolved:
     protocol: Protocol
     methods: dict[str, dict[str, object]]
     """Hyper-parameters that differ from the methods' own defaults, e.g. `{"fedprox": {"mu": 0.1}}`."""
+    networks: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Where a method's network differs from the protocol's, e.g. `{"fedpub": {"head": True}}`."""
+
+    def model_of(self, method: str) -> ModelSettings:
+        """The network this method trains."""
+        other = strict(ModelSettings, self.networks.get(method, {}), f"{method}.model")
+        return replace(self.protocol.model, **{key: getattr(other, key) for key in self.networks.get(method, {})})
 
 
 def protocol_names() -> tuple[str, ...]:
@@ -145,16 +155,24 @@ def resolve(
     of_dataset = raw.datasets.get(dataset.split(":")[0].lower(), Layer(raw.base.place))
     values: dict[str, object] = {}
     methods: dict[str, dict[str, object]] = {}
+    networks: dict[str, dict[str, object]] = {}
     for layer in (raw.base, of_dataset, *of_user):
         values = _overlay(values, layer.values)
+        of_all = _table(layer.values.get("model", {}), "model")
+        # What a stronger source says of every network also holds for one that a weaker source made different.
+        networks = {method: {k: v for k, v in table.items() if k not in of_all} for method, table in networks.items()}
         for method, table in layer.methods.items():
             if method in method_fields:
-                methods[method] = {**methods.get(method, {}), **table}
+                own = {key: value for key, value in table.items() if key != NETWORK}
+                methods[method] = {**methods.get(method, {}), **own}
+                networks[method] = {**networks.get(method, {}), **_table(table.get(NETWORK, {}), NETWORK)}
 
-    outcome = strict(Protocol, values, "")
-    with _at(f"protocol {outcome.name}, everything applied"):
-        _check_together(outcome)
-    return Resolved(outcome, methods)
+    resolved = Resolved(strict(Protocol, values, ""), _filled(methods), _filled(networks))
+    with _at(f"protocol {resolved.protocol.name}, everything applied"):
+        _check_together(resolved.protocol)
+        for method in resolved.networks:
+            _check_network(method, resolved)
+    return resolved
 
 
 def to_toml(resolved: Resolved) -> str:
@@ -164,8 +182,10 @@ def to_toml(resolved: Resolved) -> str:
     for section, keys in SECTIONS.items():
         values = getattr(protocol, section)
         lines += ["", f"[{section}]", *(f"{key} = {_toml(getattr(values, key))}" for key in keys)]
-    for method, table in resolved.methods.items():
-        lines += ["", f"[methods.{method}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    tables = {f"methods.{method}": table for method, table in resolved.methods.items()}
+    tables |= {f"methods.{method}.{NETWORK}": table for method, table in resolved.networks.items()}
+    for header, table in tables.items():
+        lines += ["", f"[{header}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -233,16 +253,18 @@ def _path(key: str, method_fields: MethodFields) -> tuple[str, ...]:
     first, *rest = key.split(".")
     if not rest:
         return _path_of_bare_key(key, method_fields)
+    if first in method_fields:
+        first, rest = "methods", [first, *rest]
     if first == "methods":
-        if len(rest) != 2:
-            raise ConfigError("a method's key is written methods.NAME.KEY, e.g. methods.fedprox.mu")
+        if len(rest) != 2 and not (len(rest) == 3 and rest[1] == NETWORK):
+            raise ConfigError(
+                "a method's key is written methods.NAME.KEY or methods.NAME.model.KEY, e.g. methods.fedprox.mu"
+            )
         return (first, *rest)
     if len(rest) > 1:
         raise ConfigError(f"{key!r} has too many dots: write SECTION.KEY or methods.NAME.KEY")
     if first in SECTIONS:
         return (first, *rest)
-    if first in method_fields:
-        return ("methods", first, *rest)
     raise unknown("section or method", first, (*SECTIONS, *method_fields))
 
 
@@ -283,9 +305,20 @@ def _check_methods(layer: Layer, known: MethodFields, skip_unknown: bool) -> Non
                 if skip_unknown:
                     continue
                 raise unknown("method", method, known)
-            for key in table:
-                if key not in known[method]:
-                    raise unknown(f"{method} key", key, known[method])
+            for key, value in table.items():
+                if key == NETWORK:
+                    strict(ModelSettings, _table(value, f"{method}.{key}"), f"{method}.{key}")
+                elif key not in known[method]:
+                    raise unknown(f"{method} key", key, known[method] | {NETWORK})
+
+
+def _check_network(method: str, resolved: Resolved) -> None:
+    """One method's network, where it is not everybody's."""
+    protocol, model = resolved.protocol, resolved.model_of(method)
+    with _at(f"methods.{method}.{NETWORK}"):
+        if protocol.task == "link" and model.hidden != protocol.model.hidden:
+            raise ConfigError("in link prediction all networks are compared with the same hidden width: set model.hidden")
+        _check_together(replace(protocol, model=model))
 
 
 def _check_together(protocol: Protocol) -> None:
@@ -424,6 +457,10 @@ def _overlay(below: Table, above: Table) -> dict[str, object]:
         old = merged.get(key)
         merged[key] = _overlay(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+def _filled(tables: Mapping[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+    return {name: table for name, table in tables.items() if table}
 
 
 def _names(cls: type[DataclassInstance]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from suture.config import (
 from suture.errors import ConfigError
 from suture.methods import own_fields
 from suture.methods.fedggr import FedGgr
-from suture.settings import Protocol
+from suture.settings import ModelSettings, Protocol
 
 METHODS = {
     "fedavg": frozenset[str](),
@@ -188,7 +188,7 @@ def test_shipped_protocol_may_name_methods_that_are_not_installed() -> None:
 
 
 def test_shipped_protocol_may_not_misname_a_hyper_parameter() -> None:
-    with pytest.raises(ConfigError, match="unknown fedpub key 'tau': known: temperature"):
+    with pytest.raises(ConfigError, match="unknown fedpub key 'tau': known: model, temperature"):
         resolve("fedpub-overlap", "cora", method_fields={"fedpub": frozenset({"temperature"})})
 
 
@@ -262,6 +262,39 @@ def test_set_reaches_methods(text: str) -> None:
     assert resolved("fedggr-random", "cora", text).methods == {"fedprox": {"mu": 0.1}}
 
 
+def test_one_methods_network_may_differ(write: WriteToml) -> None:
+    protocol = write("[model]\nhidden = 8\n[methods.fedprox]\nmu = 1.0\n[methods.fedprox.model]\nhead = true\nhidden = 32\n")
+    outcome = resolved(protocol, "cora", "model.kind=sage")
+    assert outcome.protocol.model == ModelSettings(kind="sage", hidden=8) == outcome.model_of("fedavg")
+    assert outcome.model_of("fedprox") == ModelSettings(kind="sage", hidden=32, head=True)
+    assert outcome.methods == {"fedprox": {"mu": 1.0}}
+
+
+def test_what_is_set_later_for_every_network_holds_for_all(write: WriteToml) -> None:
+    protocol = write("[methods.fedprox.model]\nhead = true\nhidden = 32\n")
+    assert resolved(protocol, "cora", "model.hidden=16").model_of("fedprox") == ModelSettings(hidden=16, head=True)
+    assert resolved(protocol, "cora", "model.hidden=16", "fedprox.model.hidden=24").model_of("fedprox").hidden == 24
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            '[methods.fedprox.model]\nkind = "gat"\nhidden = 7\n',
+            "model.hidden must be a multiple of model.heads, got 7 and 8",
+        ),
+        (
+            'task = "link"\n[methods.fedprox.model]\nhidden = 7\n',
+            "in link prediction all networks are compared with the same hidden width: set model.hidden",
+        ),
+    ],
+)
+def test_one_methods_network_must_fit_the_protocol(write: WriteToml, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved(write(text))
+    assert str(error.value).endswith(f"everything applied: methods.fedprox.model: {sentence}")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -277,6 +310,9 @@ def test_set_reaches_methods(text: str) -> None:
         ("fedprox.muu=1", "unknown fedprox key 'muu': did you mean 'mu'?"),
         ("methods.fedprx.mu=1", "unknown method 'fedprx': did you mean 'fedprox'?"),
         ("methods.fedprox=1", "a method's key is written methods.NAME.KEY"),
+        ("fedprox.training.lr=1", "a method's key is written methods.NAME.KEY"),
+        ("fedprox.model.hiden=1", "unknown fedprox.model key 'hiden': did you mean 'hidden'?"),
+        ("fedprox.model=1", "fedprox.model must be a table, got 1"),
         ("training.lr.x=1", "'training.lr.x' has too many dots"),
         ("rounds", "expected key=value, e.g. --set training.rounds=20"),
         ("name=mine", "unknown key 'name'"),
@@ -408,7 +444,7 @@ def test_own_protocol_file_errors_name_the_place(write: WriteToml, text: str, se
 
 @pytest.mark.parametrize("name", protocol_names())
 def test_written_outcome_loads_to_itself(write: WriteToml, name: str) -> None:
-    outcome = resolved(name, "computers", "fedprox.mu=1e-6", "lr=1e-5", "seeds=[3, 4]")
+    outcome = resolved(name, "computers", "fedprox.mu=1e-6", "fedprox.model.kind=sage", "lr=1e-5", "seeds=[3, 4]")
     assert resolved(write(to_toml(outcome)), "computers") == outcome
 
 

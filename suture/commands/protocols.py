@@ -38,19 +38,21 @@ def show_protocols(name: str | None) -> None:
         docs = field_docs(kinds.get(first, Protocol))
         table.add_row(key, value, docs.get(key, ""))
     screen.print(table)
-    _print_exceptions(raw.datasets)
+    _print_exceptions(raw.base, raw.datasets)
 
 
-def _print_exceptions(layers: Mapping[str, Layer]) -> None:
-    if not layers:
+def _print_exceptions(base: Layer, datasets: Mapping[str, Layer]) -> None:
+    rows = [("every", *pair) for pair in _flat({"methods": base.methods})]
+    for dataset, layer in datasets.items():
+        rows += [(dataset, *pair) for pair in _flat({**layer.values, "methods": layer.methods})]
+    if not rows:
         return
     table = console.grid("dataset", "setting", "value")
-    for dataset, layer in layers.items():
-        for setting, value in _flat({**layer.values, "methods": layer.methods}):
-            table.add_row(dataset, setting, value)
+    for row in rows:
+        table.add_row(*row)
     screen = console.results()
     screen.print()
-    screen.print(console.titled("Other values for some datasets", table))
+    screen.print(console.titled("Other values for some methods or datasets", table))
 
 
 def _flat(values: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
