@@ -28,6 +28,7 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
   for each class, and the classifier of equation (4) starts as the sum of the two.
 - That classifier is linear in [local || global]; `activation` may put a ReLU before it. While training, a node has only one
   of the two (`branch_dropout`): otherwise the local network has learned the training nodes before the server's has begun.
+- Dropout in equation (8): that of the local network between the layers, and `code_dropout` of what the first one reads.
 - A* has self-loops already, so the GCN of equation (8) adds none and normalises nothing again.
 - Q > 1: Algorithm 1 overwrites the gradient of Z_i in each epoch, so the last one's is sent; `returned` has others.
 - Algorithm 1 adds up clients' gradients of Z; we weight them by |V_i| / |V|, as in the objective (9).
@@ -188,6 +189,8 @@ class FedGgr(Method[Server, Kept]):
     """Dropped share of [local || global] embeddings while training."""
     branch_dropout: float = 1.0
     """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
+    code_dropout: float = 0.0
+    """Dropped share of the codes' numbers the server's GCN reads while training; neighbours are found by all of them."""
     server_lr: float = 0.0
     """Learning rate of the server; 0: that of the clients."""
     returned: Literal["last", "first", "mean"] = "last"
@@ -201,8 +204,9 @@ class FedGgr(Method[Server, Kept]):
         for key in ("local_width", "global_width", "pretrain_rounds", "pretrain_lr", "server_lr"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"fedggr.{key} must be >= 0, got {getattr(self, key)}")
-        if not 0 <= self.fusion_dropout < 1:
-            raise ConfigError(f"fedggr.fusion_dropout must be in [0, 1), got {self.fusion_dropout}")
+        for key in ("fusion_dropout", "code_dropout"):
+            if not 0 <= getattr(self, key) < 1:
+                raise ConfigError(f"fedggr.{key} must be in [0, 1), got {getattr(self, key)}")
         if not 0 <= self.branch_dropout <= 1:
             raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
         kinds = get_type_hints(FedGgr)
@@ -329,7 +333,8 @@ class FedGgr(Method[Server, Kept]):
         node, neighbour = server.links[0]
         r_NP = self.learner.generate(own, codes_NP, segments)
         graph = self.learner.process(r_NP, Links(node, neighbour, codes_NP.shape[0]))
-        h = _convolved(graph, codes_NP, own["gcn1.weight"], segments) + own["gcn1.bias"]
+        read = dropout(codes_NP, rng and rng.fork("codes"), self.code_dropout, segments)
+        h = _convolved(graph, read, own["gcn1.weight"], segments) + own["gcn1.bias"]
         h = dropout(torch.relu(h), rng, self.model.dropout, segments)
         return _convolved(graph, h, own["gcn2.weight"], segments) + own["gcn2.bias"]
 

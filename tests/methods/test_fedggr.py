@@ -20,6 +20,8 @@ from suture.method import Task
 from suture.methods.fedggr import GLOBAL, Down, FedGgr, everybodys
 from suture.nn.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
 from suture.nn.backbones import make_backbone
+from suture.nn.layers import dropout
+from suture.nn.topk import Links
 from suture.settings import ModelSettings, TrainingSettings
 from suture.streams import Streams, generator
 
@@ -309,6 +311,25 @@ def test_branches_are_hidden_in_turn(world: World) -> None:
     assert bool((local[:, 0] + shared[:, 0] >= 1).all())
 
 
+def test_dropped_codes_are_read_by_the_gcn_alone(world: World) -> None:
+    """Z = A* ReLU(A* E' W1 + b1) W2 + b2 where E' has lost numbers, and A* is that of E; for testing E' is E."""
+    method = small(code_dropout=0.5, training={"rounds": 1})
+    server: Any = run_to_end(method, world.clients, world.task).server
+    codes, own = everybodys(server.codes), {name: value[0] for name, value in server.own.items()}
+    only, rng = Segments(torch.tensor([0, codes.shape[0]])), Streams.of(0, ("server",), "test")
+    graph = method.learner.process(method.learner.generate(server.own, codes, only), Links(*server.links[0], codes.shape[0]))
+    a = torch.zeros(codes.shape[0], codes.shape[0]).index_put((graph.row, graph.col), graph.weight, accumulate=True)
+
+    def expected(read: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(a @ read @ own["gcn1.weight"] + own["gcn1.bias"])
+        return a @ hidden @ own["gcn2.weight"] + own["gcn2.bias"]
+
+    kept = dropout(torch.ones_like(codes), rng.fork("codes"), 0.5, only)
+    assert 0.4 < float((kept > 0).float().mean()) < 0.6
+    torch.testing.assert_close(method.global_embeddings(server, server.own, rng), expected(codes * kept))
+    torch.testing.assert_close(method.global_embeddings(server, server.own), expected(codes))
+
+
 def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
     method = small(training={"rounds": 1})
     cohort = EmbeddedCohort.start(method, world.clients, world.task)
@@ -332,6 +353,7 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
         {"returned": "sum"},
         {"activation": "tanh"},
         {"branch_dropout": 1.5},
+        {"code_dropout": 1.0},
     ],
 )
 def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
