@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
@@ -85,8 +85,7 @@ class Resolved:
 
     def model_of(self, method: str) -> ModelSettings:
         """The network this method trains."""
-        other = strict(ModelSettings, self.networks.get(method, {}), f"{method}.model")
-        return replace(self.protocol.model, **{key: getattr(other, key) for key in self.networks.get(method, {})})
+        return strict(ModelSettings, {**asdict(self.protocol.model), **self.networks.get(method, {})}, f"{method}.{NETWORK}")
 
 
 def protocol_names() -> tuple[str, ...]:

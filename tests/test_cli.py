@@ -270,6 +270,8 @@ class TestLists:
         assert "fedsage-louvain" in cli("protocols").out
         said = cli("protocols", "fedpub-disjoint").out
         assert "metis" in said and "Communication rounds." in said and "arxiv" in said
+        of_a_method = [line.split() for line in cli("protocols", "fedggr-random").out.splitlines() if "fedpub.model" in line]
+        assert of_a_method == [["every", "methods.fedpub.model.head", "true"]]
 
     def test_data(self, cli: Cli) -> None:
         assert "pubmed" in cli("data", "list").out
