@@ -14,20 +14,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture.process import settle
+from suture.core.process import settle
 
 settle()  # for both methods, and before torch is imported
 
 import torch  # noqa: E402
 
-from suture.config import resolve  # noqa: E402
+from suture.config.resolve import resolve  # noqa: E402
+from suture.core.message import Nothing  # noqa: E402
 from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
-from suture.message import Nothing  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
-from suture.methods.fedpub import FedPub  # noqa: E402
-from suture.runner import Prepared, prepare, preprocess  # noqa: E402
+from suture.methods.fedpub.method import FedPub  # noqa: E402
+from suture.runs.runner import Prepared, prepare, preprocess  # noqa: E402
 
 ALLOWED = 2.5
 WARM_UP = 3

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from suture.config import resolve
+from suture.config.resolve import resolve
+from suture.core.message import Message
 from suture.engines.embedded import EmbeddedCohort
 from suture.graph import datasets
-from suture.message import Message
 from suture.method import Method
 from suture.methods import METHODS, own_fields
-from suture.runner import Prepared, prepare, preprocess
+from suture.runs.runner import Prepared, prepare, preprocess
 
 ROWS: dict[str, tuple[str, dict[str, object]]] = {
     "fedsage_plus": ("fedsage_plus", {}),

@@ -37,7 +37,7 @@ CASES = {
 
 def child(name: str, root: Path | None) -> None:
     """Run one case in this process and print its figures as JSON."""
-    from suture.process import peak_bytes, settle
+    from suture.core.process import peak_bytes, settle
 
     settle()
     import suture

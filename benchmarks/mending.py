@@ -25,16 +25,16 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from suture.config import resolve
+from suture.config.resolve import resolve
+from suture.core.kernels import SparseMatrix
+from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
 from suture.graph import datasets
 from suture.graph.batch import GraphBatch
-from suture.kernels import SparseMatrix
 from suture.method import Clients
 from suture.methods import METHODS, own_fields
-from suture.methods.fedsage_plus import FedSagePlus, Mending
-from suture.runner import Prepared, prepare, preprocess
-from suture.streams import Streams
+from suture.methods.fedsage_plus.method import FedSagePlus, Mending
+from suture.runs.runner import Prepared, prepare, preprocess
 
 COLUMNS = ("avg", "avg'", "rms", "rms'", "hurt", "hurt'", "node", "node'")
 

@@ -17,12 +17,12 @@ import statistics
 import sys
 from pathlib import Path
 
-from suture.process import settle
+from suture.core.process import settle
 
 settle()
 
 import suture  # noqa: E402
-from suture.storage import write_json  # noqa: E402
+from suture.core.storage import write_json  # noqa: E402
 
 Cell = tuple[str, str, str, int, str]
 """Protocol, variant, dataset, clients, method."""

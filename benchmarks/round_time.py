@@ -20,7 +20,7 @@ import statistics
 import time
 from pathlib import Path
 
-from suture.process import settle
+from suture.core.process import settle
 
 settle()  # for both sides, and before torch is imported
 
@@ -30,14 +30,14 @@ from torch import nn  # noqa: E402
 from torch_geometric.data import Data  # noqa: E402
 from torch_geometric.nn import GCNConv  # noqa: E402
 
-from suture.config import resolve  # noqa: E402
+from suture.config.resolve import resolve  # noqa: E402
+from suture.core.message import Nothing  # noqa: E402
+from suture.core.tree import Tree  # noqa: E402
 from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
-from suture.message import Nothing  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
 from suture.nn.export import state_for_pyg  # noqa: E402
-from suture.runner import Prepared, prepare, preprocess  # noqa: E402
-from suture.tree import Tree  # noqa: E402
+from suture.runs.runner import Prepared, prepare, preprocess  # noqa: E402
 
 CLIENTS = 10
 WANTED = {"cora": 5, "citeseer": 5, "pubmed": 3, "computers": 4, "cs": 8}

@@ -12,20 +12,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture.process import settle
+from suture.core.process import settle
 
 settle()  # before torch is imported
 
 import torch  # noqa: E402
 
-from suture.config import resolve  # noqa: E402
+from suture.config.resolve import resolve  # noqa: E402
+from suture.core.streams import Streams  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
-from suture.runner import Prepared, Tick, execute, prepare, preprocess  # noqa: E402
+from suture.runs.runner import Prepared, Tick, execute, prepare, preprocess  # noqa: E402
 from suture.settings import Protocol  # noqa: E402
-from suture.streams import Streams  # noqa: E402
-from suture.train import batches  # noqa: E402
+from suture.training.local import batches  # noqa: E402
 
 
 def seconds_of_rounds(prepared: Prepared, method: Method[Any, Any], protocol: Protocol) -> list[float]:

@@ -20,19 +20,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from suture.process import peak_bytes, settle
+from suture.core.process import peak_bytes, settle
 
 settle()
 
 import torch  # noqa: E402
 
-from suture.config import resolve  # noqa: E402
+from suture.config.resolve import resolve  # noqa: E402
+from suture.core.streams import Streams  # noqa: E402
 from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.methods.fedavg import SERVER  # noqa: E402
-from suture.methods.fedggr import FedGgr, Up  # noqa: E402
-from suture.runner import prepare, preprocess  # noqa: E402
-from suture.streams import Streams  # noqa: E402
+from suture.methods.fedggr.method import FedGgr, Up  # noqa: E402
+from suture.runs.runner import prepare, preprocess  # noqa: E402
 
 BOUND_GB, BOUND_NODES = 2.0, 20_000
 

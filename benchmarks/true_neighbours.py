@@ -14,22 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suture.process import settle
+from suture.core.process import settle
 
 settle()
 
 import torch  # noqa: E402
 
-from suture.config import resolve  # noqa: E402
+from suture.config.resolve import resolve  # noqa: E402
+from suture.core.kernels import SparseMatrix, segments_of  # noqa: E402
+from suture.core.message import Rows  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.graph.batch import GraphBatch  # noqa: E402
 from suture.graph.matching import dense_rows  # noqa: E402
-from suture.graph.mend import Patch, largest_entries, mended  # noqa: E402
-from suture.kernels import SparseMatrix, segments_of  # noqa: E402
-from suture.message import Rows  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
 from suture.methods.fedsage import FedSage  # noqa: E402
-from suture.runner import Prepared, execute, prepare, preprocess  # noqa: E402
+from suture.methods.fedsage_plus.mend import Patch, largest_entries, mended  # noqa: E402
+from suture.runs.runner import Prepared, execute, prepare, preprocess  # noqa: E402
 
 
 def with_true_neighbours(prepared: Prepared) -> GraphBatch:

@@ -22,19 +22,19 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from suture.config import Resolved, resolve, strict, to_toml
+from suture.config.resolve import Resolved, resolve, strict, to_toml
+from suture.core.message import Model
+from suture.core.storage import make_folder, read_json, write_atomically, write_json
 from suture.errors import ConfigError, DataError, IntegrityError
-from suture.folder import RunFolder, read_result
 from suture.graph import datasets
 from suture.graph.cut import Cut, load_manifest, save_manifest
-from suture.message import Model
 from suture.method import Method
 from suture.methods import METHODS, method_class, own_fields
 from suture.nn.export import to_module, to_pyg
 from suture.nn.module import ModuleFactory
-from suture.runner import Finished, Outcome, Prepared, Tick, cut_graph, execute, prepare, preprocess
+from suture.runs.folder import RunFolder, read_result
+from suture.runs.runner import Finished, Outcome, Prepared, Tick, cut_graph, execute, prepare, preprocess
 from suture.settings import Protocol
-from suture.storage import make_folder, read_json, write_atomically, write_json
 
 DEFAULT_PROTOCOL = "fedpub-disjoint"
 DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")

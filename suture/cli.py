@@ -20,7 +20,7 @@ import typer
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.stopping import Halt, halting
-from suture.process import settle
+from suture.core.process import settle
 
 F = TypeVar("F", bound=Callable[..., Any])
 REFUSED = 2
@@ -257,7 +257,7 @@ def communities(
 
     Prints their correlation with the similarity of the clients' labels and with the edges lost between clients.
     """
-    from suture.commands import grouping
+    from suture.commands import communities as grouping
 
     grouping.communities(path, rounds or [], image, data_root)
 

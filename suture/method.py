@@ -15,15 +15,15 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from suture.core.kernels import client_mean
+from suture.core.message import Kind, Message, Model, Nothing, Record
+from suture.core.streams import Streams, generator
+from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, Pairs
-from suture.kernels import client_mean
-from suture.message import Kind, Message, Model, Nothing, Record
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.privacy.mechanisms import Mechanism
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import Streams, generator
-from suture.tree import Tree
 
 S = TypeVar("S", bound=Record)
 """What a client keeps."""

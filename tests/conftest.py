@@ -12,7 +12,8 @@ import torch
 from torch_geometric.data import Data
 
 from suture.errors import DataError
-from suture.graph import datasets, source_cache
+from suture.graph import datasets
+from suture.graph.sources import cache as source_cache
 
 IN_REGISTRY = ("cora", "citeseer", "pubmed")
 

@@ -18,7 +18,7 @@ from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
 from suture.report.text import count
-from suture.runner import cut_graph, preprocess
+from suture.runs.runner import cut_graph, preprocess
 
 MOST_CLIENTS = 30
 

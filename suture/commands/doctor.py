@@ -15,7 +15,7 @@ from rich.text import Text
 
 from suture import api
 from suture.graph import datasets
-from suture.graph.source_cache import cache_folder
+from suture.graph.sources.cache import cache_folder
 from suture.report import console
 
 PACKAGE = "suture-fl"

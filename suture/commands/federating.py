@@ -11,24 +11,24 @@ from suture import api
 from suture.commands.kits import engine_kits
 from suture.commands.request import Request, Work, run_folder, settle
 from suture.commands.stopping import Stopper
-from suture.config import strict
-from suture.engines.kit import HOME
+from suture.config.resolve import strict
 from suture.errors import ConfigError, SutureError
+from suture.federation.flare.places import HOME
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
-from suture.runner import Interrupted, Outcome, Tick
+from suture.runs.runner import Interrupted, Outcome, Tick
 
 if TYPE_CHECKING:
-    from suture.engines.flare_kits import Kit
-    from suture.federation.operate import Following
+    from suture.federation.flare.kits import Kit
+    from suture.federation.operator.follow import Following
 
 
 def start_owner(path: Path, data: Path, policy: Path | None) -> None:
     """Check the owner's files, then become the owner."""
     kits = engine_kits()
-    from suture.federation.site import Site
+    from suture.federation.owner.site import Site
 
     kit = kits.Kit.read(path, "owner")
     site = Site.settle(kit.name, data, policy, kit.path / HOME)
@@ -43,9 +43,9 @@ def start_owner(path: Path, data: Path, policy: Path | None) -> None:
 def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, out: Path | None, quiet: bool) -> None:
     """Submit one run and follow it to its end."""
     kit = engine_kits().Kit.read(path, "operator")
-    from suture.engines.remote import FaultSettings
-    from suture.federation.conduct import order_of
-    from suture.federation.operate import new_run_name
+    from suture.federation.coordinator.cohort import FaultSettings
+    from suture.federation.coordinator.conduct import order_of
+    from suture.federation.operator.follow import new_run_name
 
     made = settle(request).plan
     order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"), secure)
@@ -60,7 +60,7 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
 def resume(path: Path, quiet: bool) -> None:
     """Bring a run to its end with a new job."""
     engine = engine_kits()
-    from suture.federation.operate import read_order
+    from suture.federation.operator.follow import read_order
 
     order, kit, job = read_order(path)
     done = api.read_outcome(path)
@@ -73,7 +73,7 @@ def resume(path: Path, quiet: bool) -> None:
 def stop(path: Path) -> None:
     """Ask the coordinator to stop a run after its current round."""
     engine = engine_kits()
-    from suture.federation.operate import read_order
+    from suture.federation.operator.follow import read_order
 
     order, kit, job = read_order(path)
     operator = engine.Operator(engine.Kit.read(kit, "operator"))
@@ -89,7 +89,7 @@ def stop(path: Path) -> None:
 @contextmanager
 def _following(kit: Kit, folder: Path, quiet: bool) -> Iterator[Following]:
     """Follow with progress, obeying signals; whatever ends it, the user hears how to go on."""
-    from suture.federation.operate import Following, RunLost, SessionError
+    from suture.federation.operator.follow import Following, RunLost, SessionError
 
     screen = console.notes()
     with Stopper() as stopper, watching(screen, 1, quiet) as watch:

@@ -10,14 +10,14 @@ import safetensors.torch
 from torch import nn
 
 from suture import api
-from suture.checkpoint import load_models
+from suture.core.storage import write_atomically
+from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError, unknown
 from suture.nn.export import GprPropagation, state_for_pyg, to_pyg
 from suture.report import console
 from suture.report.view import folder_report
+from suture.runs.checkpoint import load_models
 from suture.settings import ModelSettings
-from suture.storage import write_atomically
-from suture.tree import Tree
 
 SHARED = "shared"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.text import Text
 
-from suture.engines.kit import HOME
+from suture.core.storage import disk_errors, read_lines, write_atomically
 from suture.errors import ConfigError
+from suture.federation.flare.places import HOME
 from suture.report import console
 from suture.report.text import byte_size
-from suture.storage import disk_errors, read_lines, write_atomically
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
@@ -139,7 +139,7 @@ def status(path: Path) -> None:
 def engine_kits() -> Any:
     """The module that knows FLARE, or one sentence."""
     try:
-        from suture.engines import flare_kits
+        from suture.federation.flare import kits as flare_kits
     except ImportError as error:
         raise ConfigError("federations need FLARE; install it with: pip install 'suture-fl[federation]'") from error
     return flare_kits

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from suture.api import Plan
-from suture.config import to_toml
+from suture.config.resolve import to_toml
 from suture.graph import datasets
 from suture.graph.cut import load_manifest
 from suture.method import Method, Task

@@ -14,13 +14,13 @@ from suture import api
 from suture.commands.planning import dry_run
 from suture.commands.request import Request, Settled, Work, run_folder, settle, use_device
 from suture.commands.stopping import Halt, Stopper
+from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import StorageError
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
-from suture.runner import Interrupted, Tick
-from suture.storage import disk_errors, make_folder, write_json
+from suture.runs.runner import Interrupted, Tick
 
 STDOUT = "-"
 

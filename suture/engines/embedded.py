@@ -14,11 +14,11 @@ from typing import Any, Generic, Protocol, cast
 import torch
 from torch import Tensor
 
+from suture.core.message import Message, Model, Nothing, Record, Scalar
+from suture.core.streams import Streams, rank
+from suture.engines.robust import Robust
 from suture.graph.batch import GraphBatch
-from suture.message import Message, Model, Nothing, Record, Scalar
 from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
-from suture.robust import Robust
-from suture.streams import Streams, rank
 
 
 class Ledger(Protocol):

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from suture.storage import Json, disk_errors
+from suture.core.storage import Json, disk_errors
 
 AUDIT = "audit.jsonl"
 JOB_WITH_CODE = re.compile(r"BYOC not permitted")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.kernels import Segments, SparseMatrix, segment_product, segments_of, stacked_product
+from suture.core.kernels import Segments, SparseMatrix, segment_product, segments_of, stacked_product
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
 DENSE_SPEED_UP = 5

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from suture.core.storage import read_json, sha256_of_json, write_atomically
 from suture.errors import IntegrityError
 from suture.graph.data import fingerprint
 from suture.graph.partition import Partition, make_partition
 from suture.graph.splits import Role, Split, make_split
 from suture.settings import PartitionSettings, PreprocessSettings, SplitSettings
-from suture.storage import read_json, sha256_of_json, write_atomically
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")

@@ -12,10 +12,11 @@ from pathlib import Path
 from torch_geometric.data import Data
 
 from suture.errors import ConfigError, DataError, IntegrityError, unknown
-from suture.graph import source_cache, source_read
 from suture.graph.data import num_classes, validate
-from suture.graph.source_catalogue import PUBLIC, DatasetInfo, RawSet
-from suture.graph.source_fetch import Source, fetch, hashes
+from suture.graph.sources import cache as source_cache
+from suture.graph.sources import read as source_read
+from suture.graph.sources.catalogue import PUBLIC, DatasetInfo, RawSet
+from suture.graph.sources.fetch import Source, fetch, hashes
 from suture.graph.synthetic import block_communities, contextual_block_model
 
 GENERATORS: dict[str, Callable[..., Data]] = {"csbm": contextual_block_model, "sbm": block_communities}

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from suture.core.kernels import SparseMatrix
+from suture.core.streams import Streams
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.kernels import SparseMatrix
-from suture.streams import Streams
 
 
 @dataclass(frozen=True)

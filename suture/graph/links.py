@@ -11,11 +11,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Segments, segments_of
+from suture.core.streams import Streams
 from suture.errors import PartitionError
 from suture.graph.batch import GraphBatch, Pairs
-from suture.kernels import Segments, segments_of
 from suture.settings import SplitSettings
-from suture.streams import Streams
 
 TRAIN, VALIDATION, TEST = 1, 2, 3
 # Random pairs that turn out to be edges are drawn again this often; what is left then is dropped.

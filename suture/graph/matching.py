@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Segments, SparseMatrix
 from suture.graph.batch import Features
-from suture.kernels import Segments, SparseMatrix
 
 # Numbers held at a time while matching: 64 MB.
 SCORES_AT_A_TIME = 1 << 24

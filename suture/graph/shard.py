@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from suture.core.kernels import SparseMatrix
+from suture.core.storage import write_atomically
 from suture.errors import DataError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.data import MASKS, csr_from_parts, num_classes, row_normalise, validate
-from suture.kernels import SparseMatrix
-from suture.storage import write_atomically
 
 FORMAT = "suture-shard/1"
 

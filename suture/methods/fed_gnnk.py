@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from suture.core.message import Model
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.message import Model
 from suture.method import Clients, Task, step
 from suture.methods.fedavg import FedAvg, Kept, Up
 from suture.nn.knn_graph import with_nearest_neighbours

@@ -21,10 +21,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from suture.message import Kind, Message, Model, Nothing
+from suture.core.message import Kind, Message, Model, Nothing
+from suture.core.tree import map_tree, mix, tile
 from suture.method import Clients, Cohort, Phase, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server
-from suture.tree import map_tree, mix, tile
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from suture.message import Kind, Message, Model, Nothing, Record
+from suture.core.message import Kind, Message, Model, Nothing, Record
+from suture.core.tree import Tree, mean, tile
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
-from suture.train import Batch, Moments, fresh_moments, sum_terms, train_locally
-from suture.tree import Tree, mean, tile
+from suture.training.local import Batch, Moments, fresh_moments, sum_terms, train_locally
 
 SERVER = ("server",)
 

@@ -34,13 +34,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.tree import Tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch, View
-from suture.message import Kind, Message, Model, Nothing, Rows
 from suture.method import Clients, Cohort, Scores, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
-from suture.tree import Tree, mean, tile
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
 COSINES_AT_A_TIME = 1 << 24

@@ -27,12 +27,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from suture.core.message import Model
+from suture.core.tree import mean, tile
 from suture.errors import ConfigError
-from suture.message import Model
 from suture.method import Cohort, Task
 from suture.methods.fedavg import SERVER
 from suture.methods.fedgnn import Counted, FedGnn
-from suture.tree import mean, tile
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.core.kernels import client_mean
+from suture.core.message import Model, Nothing, Rows
 from suture.errors import ConfigError
-from suture.kernels import client_mean
-from suture.message import Model, Nothing, Rows
 from suture.method import Clients, step
 from suture.methods.fedgnn import Embeddings, Expanded, FedGnn, Foreign
 

@@ -34,13 +34,13 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from suture.core.message import Kind, Message, Model, Nothing
+from suture.core.tree import Tree, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.message import Kind, Message, Model, Nothing
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
-from suture.train import Batch, batches
-from suture.tree import Tree, split, tile
+from suture.training.local import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""

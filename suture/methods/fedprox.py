@@ -14,11 +14,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from suture.core.tree import Tree, squared_distance
 from suture.errors import ConfigError
 from suture.method import Task
 from suture.methods.fedavg import FedAvg
-from suture.train import Batch
-from suture.tree import Tree, squared_distance
+from suture.training.local import Batch
 
 
 @dataclass(frozen=True)

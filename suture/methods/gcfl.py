@@ -29,11 +29,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from suture.core.message import Model
+from suture.core.tree import Tree, map_tree, mix, tile
 from suture.errors import ConfigError
-from suture.message import Model
 from suture.method import Cohort, Task
 from suture.methods.fedavg import SERVER, FedAvg, Server, Up
-from suture.tree import Tree, map_tree, mix, tile
 
 
 @dataclass(frozen=True)

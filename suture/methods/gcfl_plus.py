@@ -18,9 +18,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.methods.gcfl import Gcfl
-from suture.tree import Tree
 
 
 @dataclass(frozen=True)

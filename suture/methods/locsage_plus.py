@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from suture.errors import ConfigError
 from suture.method import Task
-from suture.methods.fedsage_plus import FedSagePlus
+from suture.methods.fedsage_plus.method import FedSagePlus
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Segments, activate, segment_product, sparse_product
+from suture.core.streams import Streams
+from suture.core.tree import Tree
 from suture.errors import unknown
 from suture.graph.batch import Features, GraphBatch, View
-from suture.kernels import Segments, activate, segment_product, sparse_product
 from suture.nn import layers
 from suture.nn.sampler import Block, SampledBatch
 from suture.settings import ModelSettings
-from suture.streams import Streams
-from suture.tree import Tree
 
 
 @dataclass(frozen=True)

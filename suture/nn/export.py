@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv, Sequential
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.nn.backbones import make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.settings import ModelSettings
-from suture.tree import Tree
 
 WITH_EDGES = "x, edge_index -> x"
 WITHOUT_EDGES = "x -> x"
@@ -32,7 +32,7 @@ PARTS = {
     "gprgnn": {"weight": "weight", "bias": "bias"},
 }
 
-# Weights of generated embeddings (nn/fused.py), which are zero on any graph that a method has not mended.
+# Weights of generated embeddings (methods/feddep/fused.py), which are zero on any graph that a method has not mended.
 GENERATED = ".embedding"
 
 

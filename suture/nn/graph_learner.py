@@ -26,12 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.core.kernels import Segments, SparseMatrix, products_at
+from suture.core.tree import Tree
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import Features
-from suture.kernels import Segments, SparseMatrix, products_at
 from suture.nn.layers import project
 from suture.nn.topk import Index, Links, Similarity, neighbours, similarities
-from suture.tree import Tree
 
 Generator = Literal["mlp", "mlp-d", "attentive"]
 Between = Literal["none", "relu", "tanh"]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from suture.core.kernels import segments_of
 from suture.graph.batch import GraphBatch
-from suture.kernels import segments_of
 from suture.nn.topk import neighbours, similarities
 
 

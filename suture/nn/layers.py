@@ -10,10 +10,10 @@ import math
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Segments, segment_product, segment_softmax, sparse_product
+from suture.core.streams import Streams
+from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
-from suture.kernels import Segments, segment_product, segment_softmax, sparse_product
-from suture.streams import Streams
-from suture.tree import Tree
 
 
 def glorot(shape: tuple[int, ...], fan_in: int, fan_out: int, rng: torch.Generator) -> Tensor:

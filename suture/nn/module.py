@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from suture.core.streams import Streams
+from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
 from suture.nn.backbones import Backbone
 from suture.nn.layers import rows
-from suture.streams import Streams
-from suture.tree import Tree
 
 ModuleFactory = Callable[[int, int], nn.Module]
 """(number of features, number of classes) to a fresh module."""

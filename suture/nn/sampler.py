@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Segments, SparseMatrix, segments_of
+from suture.core.streams import Streams
 from suture.graph.batch import Features, GraphBatch
-from suture.kernels import Segments, SparseMatrix, segments_of
-from suture.streams import Streams
 
 
 @dataclass(frozen=True)

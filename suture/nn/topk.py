@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.core.kernels import Segments, SparseMatrix, products_at
 from suture.errors import ConfigError, unknown
-from suture.kernels import Segments, SparseMatrix, products_at
 
 Similarity = Literal["cosine", "inner", "euclidean"]
 """cosine; inner product; or 1 / (1 + squared distance), which has a gradient even where two nodes coincide."""

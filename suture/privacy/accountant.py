@@ -36,8 +36,8 @@ from typing import Any
 
 import torch
 
+from suture.core.message import UNDECLARED, Kind
 from suture.graph.batch import GraphBatch
-from suture.message import UNDECLARED, Kind
 from suture.method import Method
 from suture.privacy.disclosure import Disclosure
 from suture.privacy.mechanisms import NoisyGradients, SampledNeighbours

@@ -1,7 +1,7 @@
 """What left each client and what reached it, from the ledger: what kind of thing, how many bytes, how often, to whom.
 
 Everything goes to or comes from the server; what comes down is made of what others sent up. The kinds are those that the
-messages' own fields declare (`suture.message.Kind`); `envelope` is the rest: field names, shapes, client ids.
+messages' own fields declare (`suture.core.message.Kind`); `envelope` is the rest: field names, shapes, client ids.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from suture.core.message import Kind
+from suture.core.storage import read_lines
 from suture.errors import IntegrityError
-from suture.message import Kind
-from suture.storage import read_lines
 
 EVALUATION_STEP = "evaluate"
 ENVELOPE = "envelope"

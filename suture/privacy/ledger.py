@@ -6,7 +6,7 @@ Clients whose messages look alike share a line, so that a thousand clients do no
      "fields": {"params.layer1.weight": [16, 8], "weight": [], "loss": []},
      "kinds": {"weights": 512, "counts": 4, "losses": 4}}
 
-`kinds` is how many of each client's bytes are what (`suture.message.Kind`); the rest is the envelope.
+`kinds` is how many of each client's bytes are what (`suture.core.message.Kind`); the rest is the envelope.
 
 Evaluation is written down too, but kept out of the totals: it measures a method, it is not part of one.
 """
@@ -17,9 +17,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from suture.message import UNDECLARED, Message, Rows
+from suture.core.message import UNDECLARED, Message, Rows
+from suture.core.storage import LineFile
 from suture.privacy.disclosure import EVALUATION_STEP, Disclosure
-from suture.storage import LineFile
 
 
 @dataclass

@@ -5,9 +5,10 @@
       2  for each drawn example i: g_i <- gradient of its loss alone;  g_i <- g_i * min(1, C / ||g_i||)
       3  the optimiser gets (sum_i g_i + N(0, sigma^2 C^2 I)) / (q_k n_k)
 
-Any method that trains through `suture.train.train_locally` is trained this way once `training.dp_sigma` is above zero; the
-method itself has nothing to do. Line 1 is what accountants assume, and it is not the same as shuffling, so a step may hold
-more or fewer examples than `batch`, or none: it then adds its noise all the same. Every client draws from its own stream.
+Any method that trains through `train_locally` (suture/training/local.py) is trained this way once `training.dp_sigma` is
+above zero; the method itself has nothing to do. Line 1 is what accountants assume, and it is not the same as shuffling, so a
+step may hold more or fewer examples than `batch`, or none: it then adds its noise all the same. Every client draws from its
+own stream.
 
 An example is a training node with its loss. The noise hides whether the loss of one node was in the sum. It does not hide
 the node's features and edges as far as other examples see them through message passing, and it covers nothing that leaves a
@@ -22,9 +23,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suture.kernels import Segments
-from suture.streams import Streams
-from suture.tree import Tree
+from suture.core.kernels import Segments
+from suture.core.streams import Streams
+from suture.core.tree import Tree
 
 
 @dataclass(frozen=True)

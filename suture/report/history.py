@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from suture.core.storage import damaged, read_lines
 from suture.settings import EvaluationSettings
-from suture.storage import damaged, read_lines
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from suture.api import COMPARISON, read_plan
+from suture.core.storage import read_json
 from suture.errors import IntegrityError
-from suture.folder import FACTS
 from suture.method import Method
 from suture.privacy.accountant import Bound, ClientFacts, Guarantee, account, worst_of
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, read_disclosure
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, byte_size, count
-from suture.storage import read_json
+from suture.runs.folder import FACTS
 
 MOST_CLIENTS = 30
 NONE_AT_ALL = "No guarantee: what clients send is neither blurred nor thinned out, so nobody can say how much it tells."

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from suture.report.text import duration
-from suture.runner import Tick
+from suture.runs.runner import Tick
 
 Watch = Callable[[str, int, Tick], None]
 SECONDS_BETWEEN_LINES = 5.0

@@ -14,7 +14,7 @@ from suture.report.console import grid, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report
 from suture.report.text import NOTHING, byte_size, duration, listed, percent, sparkline, three_digits
-from suture.runner import Outcome
+from suture.runs.runner import Outcome
 
 LONG_CURVE, SHORT_CURVE = 40, 20
 MOST_CLIENTS = 30

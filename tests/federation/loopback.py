@@ -18,13 +18,13 @@ import torch
 
 from suture import api
 from suture.cli import main
-from suture.engines import flare_kits
-from suture.engines.flare_kits import Kit
-from suture.engines.remote import FaultSettings
-from suture.federation.conduct import Order, order_of
-from suture.federation.operate import Following
+from suture.federation.coordinator.cohort import FaultSettings
+from suture.federation.coordinator.conduct import Order, order_of
+from suture.federation.flare import kits as flare_kits
+from suture.federation.flare.kits import Kit
+from suture.federation.operator.follow import Following
 from suture.graph.shard import save_shard
-from suture.runner import Prepared
+from suture.runs.runner import Prepared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = "csbm:nodes=240,features=40,words_per_node=8"

@@ -8,15 +8,15 @@ import sys
 import threading
 from pathlib import Path
 
-from suture.engines.exchange import Unreachable
-from suture.federation.site import Site
+from suture.federation.owner.site import Site
+from suture.federation.wire.exchange import Unreachable
 
 SERVE = """
 import struct, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from suture.federation.site import Site
+from suture.federation.owner.site import Site
 desk = Site.at(Path(sys.argv[1])).desk()
 inward, outward = sys.stdin.buffer, sys.stdout.buffer
 while head := inward.read(4):

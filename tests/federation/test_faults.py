@@ -14,19 +14,19 @@ import torch
 from opacus.accountants import PRVAccountant
 
 from suture import api
-from suture.checkpoint import load_models
-from suture.engines.exchange import SEVERAL, Frame, Refused, Unreachable
-from suture.engines.remote import FaultSettings, RemoteCohort
+from suture.core.message import Message, Model, Nothing
+from suture.core.tree import tile
 from suture.federation.audit import AUDIT, AuditLog, read_audit
-from suture.federation.conduct import Conductor, Order, order_of
-from suture.federation.site import Site
-from suture.federation.terms import terms_of
+from suture.federation.coordinator.cohort import FaultSettings, RemoteCohort
+from suture.federation.coordinator.conduct import Conductor, Order, order_of
+from suture.federation.owner.site import Site
+from suture.federation.wire.exchange import SEVERAL, Frame, Refused, Unreachable
+from suture.federation.wire.terms import terms_of
 from suture.graph.shard import load_shard, save_shard
 from suture.graph.splits import Role
-from suture.message import Message, Model, Nothing
 from suture.method import Cohort, Task
 from suture.methods.fedavg import Server, Up
-from suture.tree import tile
+from suture.runs.checkpoint import load_models
 
 DATASET = "csbm:nodes=200,features=30,words_per_node=6"
 OWNERS = ("client-00", "client-01", "client-02")

@@ -12,10 +12,10 @@ pytest.importorskip("nvflare")
 from loopback import Loopback, embedded, planned
 from numpy.testing import assert_allclose
 
-from suture.checkpoint import load_models
-from suture.config import to_toml
+from suture.config.resolve import to_toml
 from suture.federation.audit import AUDIT, read_audit
 from suture.methods import METHODS
+from suture.runs.checkpoint import load_models
 
 pytestmark = pytest.mark.federation
 OWNERS = 3
@@ -113,7 +113,7 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
 
 
 def test_requests_are_not_formatted_for_a_log_that_nobody_writes() -> None:
-    """FLARE puts every received request into the text of a debug line; see `suture.engines.flare`."""
-    from suture.engines import flare
+    """FLARE puts every received request into the text of a debug line; see `suture.federation.flare.transport`."""
+    from suture.federation.flare import transport as flare
 
     assert "secret" not in f"{flare.ConsumableBufferList([b'secret', b'more'])}"

@@ -20,8 +20,8 @@ pytest.importorskip("nvflare")
 from loopback import Loopback, embedded, planned
 from numpy.testing import assert_allclose
 
-from suture.checkpoint import load_models
-from suture.config import to_toml
+from suture.config.resolve import to_toml
+from suture.runs.checkpoint import load_models
 
 pytestmark = pytest.mark.federation
 KILLS = int(os.environ.get("SUTURE_KILLS", "2"))

@@ -18,8 +18,8 @@ pytest.importorskip("nvflare")
 
 from loopback import Loopback, planned
 
-from suture.engines import flare_kits
 from suture.federation.audit import AUDIT, read_audit
+from suture.federation.flare import kits as flare_kits
 
 pytestmark = pytest.mark.federation
 OWNER = "client-00"

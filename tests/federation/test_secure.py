@@ -13,15 +13,15 @@ import torch
 from scipy.stats import chisquare
 from test_faults import OWNERS, QUICK, InProcess, conductor, metrics, planned, shards  # noqa: F401
 
-from suture.checkpoint import load_models
-from suture.engines.exchange import Frame, Refused, Unreachable
-from suture.engines.owner import LATER_THAN_ANY, Journal
-from suture.engines.sealed import Sealed, to_words
+from suture.core.message import Model, kind_of
 from suture.errors import ConfigError
 from suture.federation.audit import AUDIT, read_audit
-from suture.federation.conduct import order_of
-from suture.message import Model, kind_of
+from suture.federation.coordinator.conduct import order_of
+from suture.federation.owner.desk import LATER_THAN_ANY, Journal
+from suture.federation.wire.exchange import Frame, Refused, Unreachable
+from suture.federation.wire.sealed import Sealed, to_words
 from suture.methods.fedavg import Up
+from suture.runs.checkpoint import load_models
 
 
 def secure_order(method: str, rounds: int = 3, **faults: object):

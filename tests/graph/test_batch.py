@@ -7,9 +7,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import coalesce, remove_self_loops, subgraph, to_dense_adj
 
+from suture.core.kernels import Segments, SparseMatrix
+from suture.core.tree import tile
 from suture.graph.batch import Features, GraphBatch, View, batch_of, feature_matrix, uncut
-from suture.kernels import Segments, SparseMatrix
-from suture.tree import tile
 
 IDS = ("a", "b", "c")
 

@@ -24,10 +24,12 @@ from torch_geometric.io import read_npz
 from torch_geometric.utils import coalesce
 
 from suture.errors import ConfigError, DataError, IntegrityError, StorageError
-from suture.graph import source_cache, source_fetch, source_read
 from suture.graph.data import fingerprint, num_classes, validate
 from suture.graph.datasets import catalogue, data_root, get, load
-from suture.graph.source_catalogue import (
+from suture.graph.sources import cache as source_cache
+from suture.graph.sources import fetch as source_fetch
+from suture.graph.sources import read as source_read
+from suture.graph.sources.catalogue import (
     ARXIV,
     BENCHMARK_URL,
     CORA_CONTENT,
@@ -38,7 +40,7 @@ from suture.graph.source_catalogue import (
     RawFile,
     RawSet,
 )
-from suture.graph.source_cora_order import LABELS, planetoid_order
+from suture.graph.sources.cora_order import LABELS, planetoid_order
 
 # Of Planetoid's Cora, so that Cora from any other source can be held against it.
 CORA_FINGERPRINT = "4d9bd0030d05"

@@ -6,11 +6,11 @@ import networkx as nx
 import pytest
 import torch
 
+from suture.core.streams import Streams
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.impair import hidden_nodes, impair
 from suture.graph.synthetic import contextual_block_model
-from suture.streams import Streams
 
 
 def _clients(sizes: tuple[int, ...] = (50, 35, 25, 8, 2)) -> GraphBatch:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Segments, SparseMatrix
 from suture.graph import matching
 from suture.graph.batch import Features
 from suture.graph.matching import dense_rows, nearest_of_each_client, nearest_of_listed, shares_of_each_client
-from suture.kernels import Segments, SparseMatrix
 
 SEGMENTS = Segments(torch.tensor([0, 12, 20, 33]))
 

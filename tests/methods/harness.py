@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from suture.core.message import Nothing, Record
 from suture.engines.embedded import EmbeddedCohort
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.synthetic import contextual_block_model
-from suture.message import Nothing, Record
 from suture.method import Method, Task
 from suture.methods import own_fields
 from suture.settings import ModelSettings, TrainingSettings

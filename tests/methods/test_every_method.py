@@ -11,18 +11,18 @@ import pytest
 import torch
 from harness import TOLERANCE, World, assert_same, assert_separable, ending, permuted, run_to_end, small, small_world
 
-from suture.checkpoint import load_checkpoint, save_checkpoint
+from suture.core.message import Message, Model
+from suture.core.streams import Streams
+from suture.core.tree import tile
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.message import Message, Model
 from suture.method import Clients, Method, step
 from suture.methods import METHODS
 from suture.methods.fedavg import FedAvg, Kept, Up
+from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import SplitSettings
-from suture.streams import Streams
-from suture.train import batches
-from suture.tree import tile
+from suture.training.local import batches
 
 EVERY_METHOD = pytest.mark.parametrize("name", list(METHODS))
 

@@ -10,19 +10,19 @@ import pytest
 import torch
 from harness import Ending, World, assert_separable, run_to_end, small, small_world
 
+from suture.core.message import Message, Model, Nothing
+from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.message import Message, Model, Nothing
 from suture.method import Clients, Method
 from suture.methods import METHODS
-from suture.methods.feddep import FedDep, Generating
+from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
+from suture.methods.feddep.fused import MendedFeatures
+from suture.methods.feddep.method import FedDep, Generating
 from suture.methods.fedsage import FedSage
-from suture.nn.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
 from suture.nn.export import to_pyg
-from suture.nn.fused import MendedFeatures
 from suture.privacy.mechanisms import NoisyGradients, SampledNeighbours
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import Streams
 
 QUICK = {"d_z": 8, "clusters": 3, "pretrain_epochs": 2, "generator_epochs": 3, "most": 3, "batch_size": 0}
 

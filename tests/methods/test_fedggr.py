@@ -11,19 +11,19 @@ import torch
 import torch.nn.functional as F
 from harness import World, run_to_end, small_world
 
+from suture.core.kernels import Segments
+from suture.core.streams import Streams, generator
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import SutureError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.synthetic import contextual_block_model
-from suture.kernels import Segments
 from suture.method import Task
-from suture.methods.fedggr import GLOBAL, Down, FedGgr, everybodys
-from suture.nn.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
+from suture.methods.fedggr.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
+from suture.methods.fedggr.method import GLOBAL, Down, FedGgr, everybodys
 from suture.nn.backbones import make_backbone
 from suture.nn.layers import dropout
 from suture.nn.topk import Links
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import Streams, generator
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,18 @@ import torch
 from harness import World, run_to_end, small, small_world
 from torch import Tensor
 
+from suture.core.kernels import Segments
+from suture.core.message import Message, Model, Nothing
+from suture.core.streams import Streams
+from suture.core.tree import Tree, tile
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.graph.links import hide_links
-from suture.kernels import Segments
-from suture.message import Message, Model, Nothing
 from suture.method import Clients, Task, score
 from suture.methods.fedavg import FedAvg
-from suture.methods.fedgls import Edgeless, FedGls, KeptGls, _parts
+from suture.methods.fedgls.method import Edgeless, FedGls, KeptGls, _parts
 from suture.settings import ModelSettings, SplitSettings, TrainingSettings
-from suture.streams import Streams
-from suture.tree import Tree, tile
 
 Arrays = dict[str, np.ndarray]
 

@@ -10,9 +10,9 @@ import torch
 from harness import World, assert_same, assert_separable, run_to_end, small, small_world
 from torch import nn
 
+from suture.core.message import Message, Rows
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.message import Message, Rows
 from suture.methods import fedgnn
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedgnn import Counted, Embeddings, Expanded, FedGnn

@@ -9,9 +9,9 @@ import pytest
 import torch
 from harness import World, run_to_end, small, small_world
 
+from suture.core.message import Message
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.message import Message
 from suture.methods.fedavg import SERVER
 from suture.methods.fedgnn import FedGnn
 from suture.methods.fedgraph import FedGraph, Sampling

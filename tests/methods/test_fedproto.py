@@ -8,18 +8,18 @@ import pytest
 import torch
 from harness import World, ending, run_to_end, small, small_world
 
+from suture.core.message import Message, Model
+from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.links import hide_links
-from suture.message import Message, Model
 from suture.methods.fedavg import Server
 from suture.methods.fedproto import COUNTS, PROTOTYPES, FedProto, prototypes
 from suture.methods.local import Local
 from suture.nn.export import to_pyg
 from suture.settings import SplitSettings, TrainingSettings
-from suture.streams import Streams
-from suture.train import Batch, batches
+from suture.training.local import Batch, batches
 
 
 @pytest.fixture(scope="module")

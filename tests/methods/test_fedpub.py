@@ -15,23 +15,23 @@ from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.checkpoint import load_checkpoint, save_checkpoint
+from suture.core.message import Message, Model, Nothing, Rows
+from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError, IntegrityError
 from suture.graph.batch import batch_of, uncut
 from suture.graph.links import hide_links
-from suture.message import Message, Model, Nothing, Rows
 from suture.method import Task
 from suture.methods.fedavg import FedAvg, Kept
-from suture.methods.fedpub import Federation, FedPub, Up, label_similarity, layout_of, placed
-from suture.methods.fedpub_wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
+from suture.methods.fedpub.method import Federation, FedPub, Up, label_similarity, layout_of, placed
+from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
+from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.local import Local
-from suture.nn.masks import MASK, masked_model, masks_of, pruned, weights_of
-from suture.nn.proxy_graph import ProxySettings, proxy_graph
 from suture.privacy.ledger import RunLedger
+from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import ModelSettings, SplitSettings, TrainingSettings
-from suture.streams import Streams
-from suture.train import batches
+from suture.training.local import batches
 
 SBM = ProxySettings("sbm", 5, 100, 0.1, 0.01)
 HIDING = {"lambda1": 0.9, "lambda2": 0.0}

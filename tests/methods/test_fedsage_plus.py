@@ -13,26 +13,26 @@ from harness import World, assert_separable, run_to_end, small, small_world
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
-from suture.config import resolve
+from suture.config.resolve import resolve
+from suture.core.kernels import Segments
+from suture.core.message import Message
+from suture.core.streams import Streams
+from suture.core.tree import Tree
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
 from suture.graph.impair import impair
-from suture.graph.mend import mended
-from suture.kernels import Segments
-from suture.message import Message
 from suture.method import Clients
 from suture.methods.fedsage import FedSage
-from suture.methods.fedsage_plus import CALIBRATIONS, FedSagePlus, Offers, foreign_gradients, route, safe_to_answer
+from suture.methods.fedsage_plus.mend import mended
+from suture.methods.fedsage_plus.method import CALIBRATIONS, FedSagePlus, Offers, foreign_gradients, route, safe_to_answer
+from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.globsage import GlobSage
 from suture.methods.local import Local
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.uncut import Global
-from suture.nn.neighgen import FGEN, NeighGen
-from suture.runner import prepare, preprocess
+from suture.runs.runner import prepare, preprocess
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import Streams
-from suture.tree import Tree
 
 FULL_BATCH = {"batch_size": 0, "generator_batch": 0, "latent": 6, "width": 5, "exchanged": 8}
 """Small enough to write out; the smallest client has too few rows to be answered."""

@@ -11,9 +11,9 @@ import pytest
 import torch
 from harness import World, assert_close, assert_same, assert_separable, permuted, run_to_end, small, small_world
 
+from suture.core.message import Record
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.message import Record
 from suture.methods.fedavg import FedAvg
 from suture.methods.gcfl import Clusters, Gcfl, inner_products, lengths, minimum_cut
 from suture.methods.gcfl_plus import GcflPlus, warping_distances

@@ -10,6 +10,8 @@ import pytest
 import torch
 from harness import World, run_to_end, small, small_world
 
+from suture.core.streams import generator
+from suture.core.tree import tile
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.graph.data import validate
@@ -19,10 +21,8 @@ from suture.methods.fed_gnnk import FedGnnk
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import BACKBONES, make_backbone
 from suture.nn.knn_graph import with_nearest_neighbours
-from suture.runner import Prepared, execute, prepare
+from suture.runs.runner import Prepared, execute, prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
-from suture.streams import generator
-from suture.tree import tile
 
 GRAPHLESS = ("owner-birch", "owner-dogwood")
 WITH_EDGES = ("owner-ash", "owner-cedar")

@@ -18,13 +18,13 @@ from torch_geometric.nn import APPNP, GATConv, GCNConv, SAGEConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import coalesce, remove_self_loops, to_dense_adj
 
+from suture.core.streams import Streams
+from suture.core.tree import Tree, is_tiled, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, View, batch_of
 from suture.nn.backbones import BACKBONES, Gat, GprGnn, make_backbone
 from suture.nn.layers import dropout, dropout_mask
 from suture.settings import ModelSettings
-from suture.streams import Streams
-from suture.tree import Tree, is_tiled, tile
 
 KINDS = ("gcn", "sage", "gat", "gprgnn", "mlp")
 SIZES = {"unequal": (9, 4, 14), "equal": (8, 8, 8), "one client": (11,)}

@@ -9,13 +9,13 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import erdos_renyi_graph
 
+from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.nn.backbones import make_backbone
 from suture.nn.export import GprPropagation, state_for_pyg, to_module, to_pyg
 from suture.nn.module import ModuleBackbone
 from suture.settings import ModelSettings
-from suture.tree import Tree
 
 KINDS = ("gcn", "sage", "gat", "gprgnn", "mlp")
 FEATURES, CLASSES = 6, 3

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 import torch
 
+from suture.core.kernels import Segments, SparseMatrix
+from suture.core.tree import tile
 from suture.errors import SutureError
 from suture.graph.batch import Features
-from suture.kernels import Segments, SparseMatrix
 from suture.nn.graph_learner import GraphLearner
-from suture.tree import tile
 
 SEGMENTS = Segments(torch.tensor([0, 7, 12]))
 

@@ -13,14 +13,14 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import coalesce, to_undirected
 
+from suture.core.message import Model
+from suture.core.streams import Streams, generator
 from suture.engines.embedded import EmbeddedCohort
 from suture.graph.batch import GraphBatch, batch_of
-from suture.message import Model
 from suture.method import Task
 from suture.methods.fedavg import FedAvg, Kept, Server
 from suture.nn.module import ModuleBackbone
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import Streams, generator
 
 FEATURES, CLASSES = 5, 3
 SIZES = (14, 9, 11)

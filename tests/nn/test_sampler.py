@@ -8,12 +8,12 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
+from suture.core.streams import Streams
+from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, batch_of
 from suture.nn.backbones import Sage
 from suture.nn.sampler import sample_batch, sample_neighbours
 from suture.settings import ModelSettings
-from suture.streams import Streams
-from suture.tree import Tree
 
 SIZES = (20, 6, 35)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from suture.core.kernels import Segments
 from suture.errors import SutureError
-from suture.kernels import Segments
 from suture.nn import topk
 from suture.nn.topk import Links, Similarity, approximate, exact, neighbours, similarities
 

@@ -13,14 +13,14 @@ import torch
 from harness import run_to_end, small, small_world
 from torch import Tensor
 
+from suture.core.message import UNDECLARED, Kind, Message, Model, Nothing, Rows
+from suture.core.storage import LineFile
+from suture.core.tree import Tree
 from suture.errors import IntegrityError
-from suture.message import UNDECLARED, Kind, Message, Model, Nothing, Rows
 from suture.method import Method
 from suture.methods import METHODS
 from suture.privacy.disclosure import EVALUATION_STEP, disclosure_of, read_disclosure
 from suture.privacy.ledger import RunLedger
-from suture.storage import LineFile
-from suture.tree import Tree
 
 WORLD = small_world()
 

@@ -15,6 +15,8 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers import optimizer as opacus_optimizer
 from torch import Tensor, nn
 
+from suture.core.streams import Streams, generator
+from suture.core.tree import Tree, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs
 from suture.methods import METHODS
@@ -23,9 +25,7 @@ from suture.nn.module import ModuleBackbone
 from suture.nn.sampler import sample_batch
 from suture.privacy.mechanisms import clip_factors, noise_like, poisson_sample, private_gradient
 from suture.settings import ModelSettings, TrainingSettings
-from suture.streams import Streams, generator
-from suture.train import Batch, batches, fresh_moments, train_locally
-from suture.tree import Tree, tile
+from suture.training.local import Batch, batches, fresh_moments, train_locally
 
 SILENT = 1e-12  # a noise multiplier that switches DP-SGD on and adds nothing
 WORLD = small_world()

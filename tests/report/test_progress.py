@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from suture.report.progress import state, watching
-from suture.runner import Tick
+from suture.runs.runner import Tick
 
 
 def tick(done: int) -> Tick:

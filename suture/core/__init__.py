@@ -1,0 +1,1 @@
+"""The small vocabulary everything is written in."""

@@ -1,0 +1,399 @@
+"""Records: the only shape in which anything travels, stays on a client, or is checkpointed.
+
+A record is a frozen dataclass whose first field `ids` names the clients on its leading axis and whose other fields are
+Tensor [K, ...], Tree of those, Rows (ragged), or a plain scalar shared by all. Because the axis is labelled, content is
+always routed by client id, never by position. Every field of a message says what kind of thing it tells about a client,
+`loss: Annotated[Tensor, Kind.LOSSES]`, so that the ledger can say what left whom. The byte format is closed, never pickled:
+
+    b"SUT1" | header length (4 bytes, little endian) | JSON header | tensor bytes in header order
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, Self, TypeVar, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+from suture.core.tree import Tree, take_rows
+from suture.errors import IntegrityError
+
+Scalar = int | float | bool | str
+MAGIC = b"SUT1"
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
+}
+
+
+class Kind(StrEnum):
+    """What a field of a message tells about the client it is from (or, on the way down, about other clients)."""
+
+    WEIGHTS = "weights"
+    """Trained parameters of a network, or their change."""
+    MASKS = "masks"
+    """Which entries of a model a client uses."""
+    GRADIENTS = "gradients"
+    """Derivatives with respect to something another party sent."""
+    EMBEDDINGS = "node embeddings"
+    """A vector for single nodes, or means of a few, as hidden layers see them."""
+    FEATURES = "node features"
+    """Input features of single nodes, real or generated."""
+    EDGES = "edges"
+    """Who is linked with whom, real or inferred."""
+    PROTOTYPES = "prototypes"
+    """Means of the embeddings of many nodes: of a class or a cluster."""
+    SIGNATURES = "signatures"
+    """What clients are compared by: outputs on a public graph, statistics of a model."""
+    COUNTS = "counts"
+    """How many nodes, edges or labels there are."""
+    LOSSES = "losses"
+    """Training losses."""
+    SCORES = "scores"
+    """Accuracies and the like."""
+
+
+UNDECLARED = "undeclared"
+"""In a ledger, the kind of a field whose message does not say."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Ragged rows: client k owns values[ptr[k]:ptr[k + 1]]. Shapes: values [sum_k N_k, ...], ptr [K + 1]."""
+
+    values: Tensor
+    ptr: Tensor
+
+    def select(self, index: Sequence[int]) -> Rows:
+        """The rows of some clients, in that order."""
+        bounds = self.ptr.tolist()
+        pieces = [self.values[bounds[k] : bounds[k + 1]] for k in index]
+        lengths = torch.tensor([0] + [piece.shape[0] for piece in pieces])
+        return Rows(torch.cat(pieces) if pieces else self.values[:0], lengths.cumsum(0))
+
+    @staticmethod
+    def concat(parts: Sequence[Rows]) -> Rows:
+        """Stack the client axes of several ragged pieces."""
+        lengths = torch.cat([part.ptr.diff() for part in parts])
+        ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        return Rows(torch.cat([part.values for part in parts]), ptr)
+
+
+Value = Tensor | Tree | Rows | Scalar
+
+
+@dataclass(frozen=True)
+class Record:
+    """Base of messages and states; see the module docstring."""
+
+    ids: tuple[str, ...]
+
+    def contents(self) -> Iterator[tuple[str, Value]]:
+        """(field name, value) of everything but `ids`."""
+        for item in dataclasses.fields(self)[1:]:
+            yield item.name, getattr(self, item.name)
+
+    def select(self, ids: Sequence[str]) -> Self:
+        """The content of some clients, looked up by id."""
+        if tuple(ids) == self.ids:
+            return self
+        position = {name: k for k, name in enumerate(self.ids)}
+        absent = [name for name in ids if name not in position]
+        if absent:
+            raise KeyError(f"{type(self).__name__} holds nothing for client {absent[0]}; it holds {list(self.ids)}")
+        index = [position[name] for name in ids]
+        chosen = {name: _select(value, index) for name, value in self.contents()}
+        return type(self)(ids=tuple(ids), **chosen)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Join records of different clients along the client axis."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {name: [getattr(part, name) for part in parts] for name, _ in parts[0].contents()}
+        joined = {name: _concat(name, values) for name, values in columns.items()}
+        return type(parts[0])(ids=tuple(i for part in parts for i in part.ids), **joined)
+
+    def replace_rows(self, new: Self) -> Self:
+        """This record with the rows of the clients in `new` taken from there."""
+        if new.ids == self.ids:
+            return new
+        source = {name: (0, k) for k, name in enumerate(self.ids)} | {name: (1, k) for k, name in enumerate(new.ids)}
+        both = type(self).concat([self.relabelled("old"), new.relabelled("new")])
+        picks = [("old", "new")[side] + str(k) for side, k in (source[name] for name in self.ids)]
+        return dataclasses.replace(both.select(picks), ids=self.ids)
+
+    def relabelled(self, prefix: str) -> Self:
+        """The same content under ids `prefix0`, `prefix1`, ... (so that two records of one client can stand together)."""
+        return dataclasses.replace(self, ids=tuple(f"{prefix}{k}" for k in range(len(self.ids))))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its path, such as `params.conv1.weight`."""
+        return {path: tensor for name, value in self.contents() for path, tensor in _leaves(name, value)}
+
+    def shapes_per_client(self) -> list[dict[str, tuple[int, ...]]]:
+        """For every client, what it sends or receives: path to shape (without the client axis)."""
+        lengths = {name: value.ptr.diff().tolist() for name, value in self.contents() if isinstance(value, Rows)}
+        fixed: dict[str, tuple[int, ...]] = {}
+        for name, value in self.contents():
+            if isinstance(value, Rows):
+                continue
+            for path, tensor in _leaves(name, value):
+                fixed[path] = tuple(tensor.shape[1:])
+        ragged = {name: tuple(getattr(self, name).values.shape[1:]) for name in lengths}
+        return [fixed | {name: (lengths[name][k], *ragged[name]) for name in lengths} for k in range(len(self.ids))]
+
+    def nbytes(self) -> list[int]:
+        """Bytes of `pack()` for each client alone, without packing. Equal clients are computed once."""
+        known: dict[tuple[object, ...], int] = {}
+        sizes = []
+        ragged = [value.ptr.diff().tolist() for _, value in self.contents() if isinstance(value, Rows)]
+        for k, name in enumerate(self.ids):
+            key = (len(json.dumps(name)), *(lengths[k] for lengths in ragged))
+            if key not in known:
+                known[key] = self.select([name])._size()
+            sizes.append(known[key])
+        return sizes
+
+    def _header(self) -> bytes:
+        scalars = {name: value for name, value in self.contents() if isinstance(value, Scalar)}
+        layout = [[path, _dtype_name(t.dtype), list(t.shape)] for path, t in self.tensors().items()]
+        header = {"type": type(self).__name__, "ids": list(self.ids), "scalars": scalars, "tensors": layout}
+        return json.dumps(header, separators=(",", ":")).encode()
+
+    def _size(self) -> int:
+        payload = sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+        return len(MAGIC) + 4 + len(self._header()) + payload
+
+    def pack(self) -> bytes:
+        """To bytes."""
+        header = self._header()
+        body = [_bytes_of(tensor) for tensor in self.tensors().values()]
+        return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, *body])
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """From bytes; anything but a well-formed record of this very type is refused."""
+        kind, ids, scalars, tensors = _parse(data)
+        if kind != cls.__name__:
+            raise IntegrityError(f"expected a {cls.__name__} message, got {kind!r}; it was refused")
+        record = cls.from_tensors(ids, scalars, tensors)
+        for name, value in record.contents():
+            if not _has_client_axis(value, len(ids)):
+                raise IntegrityError(f"{name!r} of a {kind} has no row for each of its clients; it was refused")
+        return record
+
+    @classmethod
+    def from_tensors(cls, ids: tuple[str, ...], scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Self:
+        """Rebuild a record from `tensors()` and its scalars; every field must be there and nothing else."""
+        scalars, tensors = dict(scalars), dict(tensors)
+        values: dict[str, Value] = {}
+        for name, kind in _field_types(cls).items():
+            try:
+                values[name] = _take_field(name, kind, scalars, tensors)
+            except (KeyError, TypeError) as error:
+                raise IntegrityError(f"{name!r} of a {cls.__name__} is missing or of another type; refused") from error
+        if scalars or tensors:
+            raise IntegrityError(f"a {cls.__name__} has no {min([*scalars, *tensors])!r}; it was refused")
+        return cls(ids=ids, **values)
+
+
+@dataclass(frozen=True)
+class Message(Record):
+    """A record that crosses between server and clients.
+
+    Its fields are annotated with their `Kind`. A tree whose entries are of several kinds has a mapping from entry to kind:
+    `params: Annotated[Tree, {"prototypes": Kind.PROTOTYPES, "counts": Kind.COUNTS}]`.
+    """
+
+    @classmethod
+    def kind_of(cls, path: str) -> Kind | None:
+        """The kind of a field, or of an entry of a tree such as `params.counts`; None if it was not declared."""
+        name, _, entry = path.partition(".")
+        declared = _declared_kinds(cls).get(name)  # type: ignore[arg-type]
+        if isinstance(declared, Mapping):
+            kind = declared.get(entry)
+            return kind if isinstance(kind, Kind) else None
+        return declared
+
+
+@dataclass(frozen=True)
+class Nothing(Message):
+    """The empty message: the call itself is all there is to say."""
+
+
+@dataclass(frozen=True)
+class Model(Message):
+    """A model for each client: `params` [K, ...]."""
+
+    params: Annotated[Tree, Kind.WEIGHTS]
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def _leaves(name: str, value: Value) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Rows):
+        yield f"{name}.values", value.values
+        yield f"{name}.ptr", value.ptr
+    elif isinstance(value, dict):
+        for key, tensor in value.items():
+            yield f"{name}.{key}", tensor
+
+
+def _select(value: Value, index: Sequence[int]) -> Value:
+    if isinstance(value, Tensor):
+        return take_rows(value, index)
+    if isinstance(value, Rows):
+        return value.select(index)
+    if isinstance(value, dict):
+        return {name: take_rows(tensor, index) for name, tensor in value.items()}
+    return value
+
+
+def _concat(name: str, values: Sequence[Value]) -> Value:
+    first = values[0]
+    if isinstance(first, Tensor):
+        return torch.cat([v for v in values if isinstance(v, Tensor)])
+    if isinstance(first, Rows):
+        return Rows.concat([v for v in values if isinstance(v, Rows)])
+    if isinstance(first, dict):
+        trees = [v for v in values if isinstance(v, dict)]
+        return {key: torch.cat([tree[key] for tree in trees]) for key in first}
+    if any(value != first for value in values):
+        raise ValueError(f"scalar {name!r} is shared by all clients but differs between them: {list(values)}")
+    return first
+
+
+def _field_types(cls: type[Record]) -> dict[str, object]:
+    hints = get_type_hints(cls)
+    return {item.name: hints[item.name] for item in dataclasses.fields(cls)[1:]}
+
+
+@cache
+def _declared_kinds(cls: type[Message]) -> dict[str, Kind | Mapping[str, Kind]]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        name: mark
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, Kind | Mapping)
+    }
+
+
+def _take_field(name: str, kind: object, scalars: dict[str, Scalar], tensors: dict[str, Tensor]) -> Value:
+    """One field's value, taken out of what is left."""
+    prefix = f"{name}."
+    if kind is Tensor:
+        return tensors.pop(name)
+    if kind is Rows:
+        return Rows(tensors.pop(prefix + "values"), tensors.pop(prefix + "ptr"))
+    if get_origin(kind) is dict:
+        return {path.removeprefix(prefix): tensors.pop(path) for path in list(tensors) if path.startswith(prefix)}
+    value = scalars.pop(name)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise TypeError(f"{name} must be {kind}, got {value!r}")
+    return value
+
+
+def _has_client_axis(value: Value, clients: int) -> bool:
+    if isinstance(value, Tensor):
+        return value.dim() > 0 and value.shape[0] == clients
+    if isinstance(value, dict):
+        return all(_has_client_axis(tensor, clients) for tensor in value.values())
+    if isinstance(value, Rows):
+        ptr = value.ptr
+        if ptr.dtype not in (torch.int64, torch.int32) or ptr.shape != (clients + 1,) or value.values.dim() == 0:
+            return False
+        return bool(ptr[0] == 0) and bool(ptr[-1] == value.values.shape[0]) and bool((ptr[1:] >= ptr[:-1]).all())
+    return True
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise TypeError(f"{dtype} does not travel; convert it to one of {', '.join(DTYPES)}")
+    return name
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """What is in memory, without a copy where it is already in the right place and order."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def _refusal(why: str) -> IntegrityError:
+    return IntegrityError(f"malformed message ({why}); it was refused")
+
+
+def kind_of(data: bytes) -> str:
+    """The name of the type that a packed record claims to be."""
+    kind = _header_of(data)[0]["type"]
+    if not isinstance(kind, str):
+        raise _refusal("its header has entries of another kind")
+    return kind
+
+
+def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
+    """(the header, where it ends)."""
+    if data[:4] != MAGIC:
+        raise _refusal("it does not start like one of ours")
+    end = 8 + int.from_bytes(data[4:8], "little")
+    try:
+        header = json.loads(data[8:end])
+    except (ValueError, RecursionError) as error:
+        raise _refusal("its header cannot be read") from error
+    if not isinstance(header, dict) or set(header) != {"type", "ids", "scalars", "tensors"}:
+        raise _refusal("its header is not complete")
+    return header, end
+
+
+def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
+    header, end = _header_of(data)
+    view = memoryview(data)
+    kind, ids, scalars, layout = header["type"], header["ids"], header["scalars"], header["tensors"]
+    plain = isinstance(kind, str) and isinstance(scalars, dict) and isinstance(ids, list) and isinstance(layout, list)
+    if not plain or not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids):
+        raise _refusal("its header has entries of another kind")
+    tensors: dict[str, Tensor] = {}
+    for entry in layout:
+        path, dtype, shape = _layout_of(entry)
+        size = math.prod(shape) * dtype.itemsize
+        if end + size > len(data):
+            raise _refusal("it is cut short")
+        if path in tensors:
+            raise _refusal("it holds a tensor twice")
+        tensors[path] = _tensor_of(view[end : end + size], dtype, shape)
+        end += size
+    if end != len(data):
+        raise _refusal("it is longer than its header says")
+    return kind, tuple(ids), scalars, tensors
+
+
+def _layout_of(entry: object) -> tuple[str, torch.dtype, list[int]]:
+    if isinstance(entry, list) and len(entry) == 3:
+        path, dtype, shape = entry
+        named = isinstance(path, str) and isinstance(dtype, str) and dtype in DTYPES
+        if named and isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape):
+            return path, DTYPES[dtype], shape
+    raise _refusal("its header does not describe its tensors")
+
+
+def _tensor_of(content: memoryview, dtype: torch.dtype, shape: list[int]) -> Tensor:
+    try:
+        if not content:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if dtype is torch.bool and bool((flat > 1).any()):
+            raise _refusal("it holds a truth value that is neither true nor false")
+        return flat.view(dtype).view(shape)
+    except (RuntimeError, OverflowError, TypeError) as error:  # sizes that no tensor can have
+        raise _refusal("its header describes an impossible tensor") from error

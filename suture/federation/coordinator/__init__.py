@@ -1,0 +1,1 @@
+"""The coordinator's part of a run between owners."""

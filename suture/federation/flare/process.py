@@ -1,0 +1,106 @@
+"""A party's own process: FLARE's program, which turns strangers away silently, with a line in the audit log for each.
+
+python -m suture.federation.flare.process MODULE ARGUMENTS...
+
+FLARE's tcp listener shakes hands in the thread that accepts, so a stranger who connects and says nothing would keep
+everybody else out; here every connection shakes hands in a thread of its own, and has ten seconds for it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from nvflare.fuel.f3.drivers import net_utils
+from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
+
+from suture.federation.audit import AUDIT, AuditLog
+from suture.federation.flare.places import HOME, kit_folder
+
+HANDSHAKE_SECONDS = 10.0
+IN_WORDS = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
+    "CERTIFICATE_VERIFY_FAILED": "a certificate of another federation, or one that has expired",
+}
+LEFT = ("UNEXPECTED_EOF_WHILE_READING", "EOF occurred in violation of protocol")
+"""Whoever only looked whether somebody listens, as `suture federation status` does, was not refused."""
+
+
+def note_refusals(audit: AuditLog) -> None:
+    """Let the listeners write down every connection whose TLS handshake fails; FLARE's grpc listener cannot."""
+    refused = _refusals(audit)
+    _watch_tcp(refused)
+    _watch_http(refused)
+
+
+def _refusals(audit: AuditLog) -> Callable[[OSError, str], None]:
+    def refused(error: OSError, peer: str) -> None:
+        code = str(getattr(error, "reason", None) or error)
+        if not code.startswith(LEFT):
+            details = {"peer": peer} if peer else {}
+            audit.note("connection refused", reason=f"{IN_WORDS.get(code, 'no handshake')} (TLS: {code})", **details)
+
+    return refused
+
+
+def _watch_tcp(refused: Callable[[OSError, str], None]) -> None:
+    finish = TcpStreamServer.finish_request
+
+    def get_request(self: Any) -> tuple[socket.socket, Any]:
+        plain, address = socket.socket.accept(self.socket)
+        if not self.ssl_context:
+            return plain, address
+        return self.ssl_context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address
+
+    def finish_request(self: Any, request: socket.socket, address: Any) -> None:
+        """In the connection's own thread."""
+        if isinstance(request, ssl.SSLSocket):
+            request.settimeout(HANDSHAKE_SECONDS)
+            try:
+                request.do_handshake()
+            except OSError as error:
+                refused(error, str(address[0]))
+                return
+            request.settimeout(None)
+        finish(self, request, address)
+
+    TcpStreamServer.get_request = get_request
+    TcpStreamServer.finish_request = finish_request
+
+
+def _watch_http(refused: Callable[[OSError, str], None]) -> None:
+    make_context = net_utils.get_ssl_context
+
+    class Watched(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise  # not an error: more bytes are to come
+            except ssl.SSLError as error:
+                refused(error, "")
+                raise
+
+    def get_ssl_context(params: dict[str, Any], ssl_server: bool) -> ssl.SSLContext | None:
+        context: ssl.SSLContext | None = make_context(params, ssl_server)
+        if context is not None and ssl_server:
+            context.sslobject_class = Watched
+        return context
+
+    net_utils.get_ssl_context = get_ssl_context
+
+
+def main(arguments: list[str]) -> None:
+    """Become FLARE's program `arguments[0]`."""
+    folder = kit_folder()
+    note_refusals(AuditLog(folder / HOME / AUDIT, folder.name))
+    sys.argv = arguments
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

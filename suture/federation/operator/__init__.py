@@ -1,0 +1,1 @@
+"""The operator's part: order a run, follow it, bring it home."""

@@ -1,0 +1,1 @@
+"""An owner's part of a run between owners."""

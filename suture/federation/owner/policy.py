@@ -1,0 +1,156 @@
+"""An owner's policy: what it takes part in and what may leave it. A TOML file that the owner alone writes.
+
+methods = ["fedavg", "fedprox"]        # every registered one if absent
+forbid_fields = ["loss", "signature"]  # message fields that must not leave, by name or path prefix
+max_rounds = 200                       # iterations of one run
+total_rounds = 1000                    # iterations of all runs together
+max_message_bytes = 50_000_000
+require_secure_aggregation = false
+[privacy]                              # if present, only runs with DP-SGD, within this budget for all of them together
+epsilon = 8.0
+delta = 1e-5
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from suture.config.resolve import strict
+from suture.core.message import UNDECLARED, Message
+from suture.core.storage import damaged, disk_errors, read_json
+from suture.errors import ConfigError
+from suture.federation.wire.exchange import Refused
+from suture.federation.wire.terms import Terms
+from suture.method import Method
+from suture.methods import method_class
+from suture.privacy.accountant import TELLING, ClientFacts, dp_sgd_epsilon, history_of
+from suture.privacy.disclosure import EVALUATION_STEP
+from suture.privacy.mechanisms import NoisyGradients
+from suture.settings import Count, Positive
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The (epsilon, delta) that all runs together may cost this owner's training nodes."""
+
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes from an owner's budgets, all of it when the run is opened."""
+
+    rounds: int
+    """Iterations."""
+    noise: tuple[tuple[float, float, int], ...] = ()
+    """DP-SGD: (noise, share of the training nodes in a step, steps), as `suture.privacy.accountant` composes them."""
+
+    @staticmethod
+    def read(path: Path) -> dict[str, Cost]:
+        """What runs have cost, by their names, as an owner has written it down."""
+        content: dict[str, Any] = read_json(path, "record of what runs have cost") if path.exists() else {}
+        try:
+            return {
+                run: Cost(int(cost["rounds"]), tuple((float(s), float(q), int(n)) for s, q, n in cost["noise"]))
+                for run, cost in content.items()
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path) from error
+
+
+def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts) -> Cost:
+    """As if every noisy step were asked in every iteration: an owner does not run it more often than that."""
+    noisy = noisy_steps(method)
+    return Cost(terms.rounds, tuple(history_of(noisy, facts, {mechanism.step: terms.rounds for mechanism in noisy})))
+
+
+def noisy_steps(method: Method[Any, Any]) -> list[NoisyGradients]:
+    """The steps that add noise."""
+    return [used for used in method.mechanisms() if isinstance(used, NoisyGradients) and used.sigma > 0]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an owner accepts; the defaults accept every registered method."""
+
+    methods: tuple[str, ...] | None = None
+    """Methods it takes part in; absent: all."""
+    forbid_fields: tuple[str, ...] = ()
+    """Fields of replies that must not leave, such as `loss` or `params.layer2`."""
+    max_rounds: Count | None = None
+    """Iterations of one run."""
+    total_rounds: Count | None = None
+    """Iterations of all runs together."""
+    max_message_bytes: Count | None = None
+    """The largest reply."""
+    require_secure_aggregation: bool = False
+    """Refuse runs in which the coordinator would see this owner's own update."""
+    privacy: Budget | None = None
+    """Refuse runs without DP-SGD, and those with which all runs would cost more than this (epsilon, delta)."""
+
+    def check(self, terms: Terms, cost: Cost, earlier: Sequence[Cost]) -> None:
+        """Refuse terms that this owner does not accept; `earlier` is what its other runs have cost."""
+        spent_rounds = sum(other.rounds for other in earlier)
+        if self.methods is not None and terms.method not in self.methods:
+            raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}")
+        if self.max_rounds is not None and terms.rounds > self.max_rounds:
+            raise Refused(f"the policy allows {self.max_rounds} iterations a run, asked are {terms.rounds}")
+        if self.total_rounds is not None and spent_rounds + terms.rounds > self.total_rounds:
+            raise Refused(
+                f"the policy's budget of {self.total_rounds} iterations is exceeded: {spent_rounds} are spent, "
+                f"{terms.rounds} more are asked"
+            )
+        if self.require_secure_aggregation and not terms.secure:
+            raise Refused("the policy requires secure aggregation, and this run has none")
+        if self.privacy is not None:
+            self._check_privacy(self.privacy, cost, earlier)
+
+    def _check_privacy(self, budget: Budget, cost: Cost, earlier: Sequence[Cost]) -> None:
+        if not cost.noise:
+            raise Refused("the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)")
+        before = [entry for other in earlier for entry in other.noise]
+        bounds = dp_sgd_epsilon([*before, *cost.noise], budget.delta)
+        epsilon = min(bound for bound in bounds if bound is not None)
+        if not epsilon <= budget.epsilon:
+            steps = sum(entry[2] for entry in cost.noise)
+            others = f" with {len(earlier)} earlier runs" if before else ""
+            raise Refused(
+                f"the privacy budget is exceeded: {steps} steps with noise {cost.noise[0][0]:g}{others} cost epsilon "
+                f"{epsilon:.3g} at delta {budget.delta:g}, allowed is {budget.epsilon:g}"
+            )
+
+    def permit(self, step: str, reply: Message) -> None:
+        """Refuse to send what the policy forbids."""
+        for path in reply.tensors():
+            for name in self.forbid_fields:
+                if path == name or path.startswith(f"{name}."):
+                    raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}")
+            kind = type(reply).kind_of(path) or UNDECLARED
+            if self.privacy is not None and step != EVALUATION_STEP and kind in TELLING:
+                raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise")
+        if self.max_message_bytes is not None and (size := sum(reply.nbytes())) > self.max_message_bytes:
+            raise Refused(f"the policy allows replies of {self.max_message_bytes} bytes, one to {step} has {size}")
+
+
+def load_policy(path: Path) -> Policy:
+    """Read an owner's policy file; a mistake in it is said, not ignored."""
+    with disk_errors("read", path):
+        text = path.read_bytes()
+    try:
+        content = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the policy {path} is not valid TOML: {error}") from error
+    hint = content.pop("privacy", None)
+    policy = strict(Policy, content, "policy")
+    if hint is not None:
+        policy = Policy(**{**vars(policy), "privacy": strict(Budget, hint, "policy.privacy")})
+    for name in policy.methods or ():
+        method_class(name)
+    return policy

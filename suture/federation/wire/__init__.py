@@ -1,0 +1,1 @@
+"""What travels between the parties of a federation."""

@@ -1,0 +1,95 @@
+"""The terms of a run: all that a coordinator tells an owner about it, before any step.
+
+Only names and numbers travel: the method is looked up in the owner's own installation, its fields are checked there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from suture.api import Plan, strict_values
+from suture.config.resolve import strict
+from suture.core.storage import Json
+from suture.errors import ConfigError
+from suture.federation.wire.exchange import Refused
+from suture.method import Method
+from suture.methods import method_class, own_fields
+from suture.settings import Count, ModelSettings, Seed, SplitSettings, TrainingSettings
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is proposed to every owner."""
+
+    method: str
+    """Its name in the registry."""
+    features: Count
+    """Width of everybody's features."""
+    classes: Count
+    """Number of classes, over all owners."""
+    seed: Seed
+    """The run's public seed."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """The method's own hyper-parameters."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    task: Literal["node", "link"] = "node"
+    """Classify nodes, or predict links."""
+    split: SplitSettings = field(default_factory=SplitSettings)
+    """How links are divided, in link prediction."""
+    row_normalise: bool = False
+    """Divide each node's features by their sum."""
+    rounds: Annotated[int, Field(ge=0)] = 0
+    """Iterations of the whole plan."""
+    secure: bool = False
+    """Updates are sent under secure aggregation: the coordinator learns their sum alone."""
+
+    def as_json(self) -> dict[str, Json]:
+        """For the wire."""
+        plain: dict[str, Json] = _plain(asdict(self))
+        return plain
+
+
+def terms_of(made: Plan, features: int, classes: int, secure: bool = False) -> Terms:
+    """The terms of a plan's one run."""
+    protocol, method = made.protocol, made.methods[0]
+    return Terms(
+        method=method.name,
+        features=features,
+        classes=protocol.model.hidden if protocol.task == "link" else classes,
+        seed=made.seeds[0],
+        fields={name: getattr(method, name) for name in sorted(own_fields(type(method)))},
+        model=method.model,
+        training=method.training,
+        task=protocol.task,
+        split=protocol.split,
+        row_normalise=protocol.preprocess.row_normalise,
+        rounds=sum(phase.times for phase in method.plan()),
+        secure=secure,
+    )
+
+
+def read_terms(content: dict[str, Json]) -> tuple[Terms, Method[Any, Any]]:
+    """Check terms that came over the wire and build their method from installed code."""
+    try:
+        terms = strict(Terms, content, "terms")
+        kind = method_class(terms.method)
+        if kind.sees_uncut_graph:
+            raise ConfigError(f"{terms.method} trains on the uncut graph, which no owner has")
+        values = strict_values(kind, {name: value for name, value in terms.fields.items() if value is not None})
+        method = kind(model=terms.model, training=terms.training, **values)
+    except (ConfigError, TypeError) as error:
+        raise Refused(f"the terms cannot be accepted: {error}") from error
+    if sum(phase.times for phase in method.plan()) != terms.rounds:
+        raise Refused(f"the terms speak of {terms.rounds} iterations, the method's plan has another number")
+    return terms, method
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, as JSON will bring them back."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,1 @@
+"""Where raw datasets come from: catalogue, download, cache, readers."""

@@ -1,0 +1,469 @@
+"""FedDEP: Deep efficient private neighbor generation for subgraph federated learning. Zhang et al., SDM 2024.
+
+    prototypes (Proto, section 3.2), once
+      1  client i trains a GNN of depth L on its own graph; z_v <- the embedding of each node v
+         Z'_i <- the means of C clusters of its z_v; sends Z'_i
+      2  server sends every client the Z'_j of all others
+    generator (DGen, section 3.1, and pseudo-FL), for e_g epochs, without communication
+      3  client i hides a share h of its nodes; n_v, N_v: number and set of the neighbours that v lost
+      4  n~_v and z~_v^p <- DGen on what is left; z_v <- mean of the z~_v^p, p <= n~_v, that Ber(r) keeps
+      5  min  mean_v [ L1smooth(n~_v - n_v) + sum_p min_{u in N_v} |z~_v^p - z'_u|^2
+                       + sum_{j != i} sum_p min_{z' in Z'_j} |z~_v^p - z'|^2 ] + L^c                               (3.1)
+         z'_u: the prototype of u's cluster;  L^c: cross-entropy of a local F on the graph mended with z_v
+    for t = 1..T
+      6  server sends F; client i mends its whole graph with z_v (noise and Ber(r) drawn anew) and trains F on it
+      7  F <- mean of the clients' F
+    F is embedding-fused GraphSAGE (methods/feddep/fused.py); on the uncut graph z = 0.
+
+Variants: `dgen=False` is line 6 with z = 0, so FedSage. `proto=False` replaces lines 1, 2 and 5 by Table 1's middle row:
+z'_u is z_u itself, and in every epoch client i sends all z~_v^p to every j, which returns 2 (z~ - its nearest z_u), the
+gradient of its part of (3.1). `nfdp=False` trains what leaves a client, the GNN of line 1 and F, by DP-SGD with `sigma`, and
+r = 1; neighbours are sampled all the same, as they are in every GraphSage of the paper's Table 2.
+
+What the paper leaves open, and what we do (v: by validation accuracy on Cora, one seed)
+- F. Section 3.1 prints K + 1 matrices and none for the node itself, section 4.1 says two-layer GraphSage: a layer here is
+  GraphSAGE's, plus z_v with weights of its own (statement 3.1). The printed form, without a matrix for the node itself, is
+  two points worse in test accuracy (Cora, 10 clients, two seeds, z = 0).
+- The GNN of line 1 has L layers of width d_z and a linear classifier. z_v is its last layer after ReLU, scaled to length
+  one, so that distances mean the same at every client. Clients start it from the same weights and train it alone
+  (`pretrain_epochs`): averaging it would cost as much as the classifier.
+- Clustering: k-means (methods/feddep/kmeans.py). Prototypes are of the whole graph's nodes, hidden ones included.
+- DGen's sums run over p <= round(n~_v), at most `most`; the first minimum is over nobody, so zero, where v lost nobody.
+  sigma: softplus for n~, tanh for z~ (after a ReLU it ends at zero and stays there). Its optimiser is Adam, full batch: with
+  noise of variance one in d_z directions SGD at 0.1 diverges. DGen is never sent.
+- Ber_r keeps each of the n~_v embeddings with probability r. Where it keeps none z_v = 0, and as it is drawn anew in every
+  round, F learns to do without z, as it must on the uncut graph. r is not stated (v).
+- Validation and client tests: a client's own graph is mended, with all n~_v embeddings.
+- Line 5 is done before line 6 (as FedSage's algorithm 1); the local F of L^c is thrown away.
+- h = 0.5, K = 2, beta = 1, and C, d_z by data set: as printed. L = 0 is FedSage+ (`fedsage_plus`).
+
+Privacy: what leaves a client is its C prototypes and the weights of F. A prototype is a mean of embeddings; one of a cluster
+with a single node is that node's embedding. What theorem 3.1 promises for sampled neighbours and Ber(r) is computed by
+`privacy.accountant`. With `proto=False` every client can read embeddings of others' nodes from what they return.
+Legend: K clients, M of them in all, N nodes, P = most, D = d_z, C clusters, T targets, R generated rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suture.core.kernels import Segments, SparseMatrix, client_mean
+from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.streams import Streams, generator
+from suture.core.tree import Tree, map_tree, tile
+from suture.errors import ConfigError
+from suture.graph.batch import Features
+from suture.graph.impair import Impaired, impair
+from suture.graph.matching import nearest_of_each_client
+from suture.method import Clients, Cohort, Phase, Scores, Task, step
+from suture.methods.fedavg import FedAvg, Kept, Server, Up
+from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli, nearest_listed, nearest_of_each, part
+from suture.methods.feddep.fused import FusedSage, mended
+from suture.methods.feddep.kmeans import kmeans
+from suture.nn.backbones import Sage
+from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
+from suture.settings import TrainingSettings
+from suture.training.local import Moments, fresh_moments, optimise, sum_terms, train_locally
+
+CLASSIFIER = "classifier."
+"""Prefix of the local F that is trained with the generator."""
+
+
+@dataclass(frozen=True)
+class Prototypes(Message):
+    """Line 1, client to server: the means of its clusters [K, C, D]."""
+
+    centres: Annotated[Tensor, Kind.PROTOTYPES]
+
+
+@dataclass(frozen=True)
+class OthersPrototypes(Message):
+    """Line 2, server to client: the prototypes of all other clients [K, M - 1, C, D]."""
+
+    centres: Annotated[Tensor, Kind.PROTOTYPES]
+
+
+@dataclass(frozen=True)
+class DeepNeighbours(Message):
+    """Without Proto: generated embeddings `rows` [R_k, D]; up those a client made, down those all the others made."""
+
+    rows: Annotated[Rows, Kind.EMBEDDINGS]
+
+
+@dataclass(frozen=True)
+class Pulls(Message):
+    """Without Proto: gradients with respect to generated embeddings, row by row [R_k, D]."""
+
+    rows: Annotated[Rows, Kind.GRADIENTS]
+
+
+@dataclass(frozen=True)
+class Generating(Kept):
+    """What a client keeps: also its generator and local F with their moments, and what generated embeddings resemble.
+
+    `targets` [T_k, D] are the client's prototypes (without Proto all its embeddings), `target_of` [N_k] says which of them
+    stands for each node, `others` [K, M - 1, C, D] are the prototypes received. `epoch` counts the generator's epochs.
+    """
+
+    generator: Tree
+    generator_moments: Moments
+    targets: Rows
+    target_of: Rows
+    others: Tensor
+    epoch: int
+
+
+@dataclass(frozen=True)
+class FedDep(FedAvg):
+    """FedAvg over subgraphs mended with generated embeddings of missing neighbours."""
+
+    name: ClassVar[str] = "feddep"
+    summary: ClassVar[str] = "FedAvg on subgraphs mended with deep embeddings of missing neighbours"
+    paper: ClassVar[str] = "Zhang et al., SDM 2024"
+
+    d_z: int = 128
+    """Width of generated embeddings, 64 to 256 in the paper."""
+    clusters: int = 10
+    """C, prototypes of each client; 3 to 20 in the paper."""
+    depth: int = 2
+    """L, how many hops of context a generated embedding stands for; 0 would be fedsage_plus."""
+    r: float = 0.5
+    """Probability that a generated embedding is kept by the Bernoulli sampler."""
+    hidden_share: float = 0.5
+    """h, the share of nodes a client hides to train its generator."""
+    most: int = 5
+    """Most neighbours generated for a node."""
+    dgen: bool = True
+    """Generate neighbours at all; without, this is FedSage."""
+    proto: bool = True
+    """Exchange prototypes once; without, embeddings and gradients travel in every epoch of the generator."""
+    nfdp: bool = True
+    """Privacy by sampling alone; without, by DP-SGD."""
+    sigma: float = 2.0
+    """nfdp=False: noise multiplier of DP-SGD."""
+    pretrain_epochs: int = 20
+    """Epochs of the GNN whose embeddings are clustered."""
+    generator_epochs: int = 50
+    """Epochs of the generator, each one full-batch step."""
+    generator_lr: float = 0.003
+    """Learning rate of the generator's Adam."""
+    batch_size: int = 32
+    """Training nodes in a mini-batch; 0 trains full batch, without sampling neighbours."""
+    fanout: int = 5
+    """Neighbours sampled in each layer."""
+
+    def __post_init__(self) -> None:
+        for field in ("d_z", "clusters", "most", "pretrain_epochs", "generator_epochs", "fanout"):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"feddep.{field} must be >= 1, got {getattr(self, field)}")
+        if self.depth < 1:
+            raise ConfigError(f"feddep.depth must be >= 1, got {self.depth}; depth 0 generates features: use fedsage_plus")
+        if not 0 <= self.r <= 1:
+            raise ConfigError(f"feddep.r is a probability and must lie in [0, 1], got {self.r}")
+        if not 0 < self.hidden_share < 1:
+            raise ConfigError(f"feddep.hidden_share must lie between 0 and 1, got {self.hidden_share}")
+        if self.generator_lr <= 0 or self.sigma <= 0 or self.batch_size < 0:
+            values = f"generator_lr={self.generator_lr}, sigma={self.sigma}, batch_size={self.batch_size}"
+            raise ConfigError(f"feddep needs generator_lr and sigma > 0 and batch_size >= 0, got {values}")
+        training = replace(self.training, batch_size=self.batch_size, fanouts=self._fanouts(self.model.layers))
+        if not self.nfdp:
+            training = replace(training, dp_sigma=self.sigma)
+        object.__setattr__(self, "model", replace(self.model, kind="sage"))
+        object.__setattr__(self, "training", training)
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """F's, and those of the network of line 1: its embeddings, clustered or not, leave the client as well."""
+        if not self.dgen:
+            return super().mechanisms()
+        trained = "prototype" if self.proto else "embed_nodes"
+        used: Mechanism = SampledNeighbours(
+            trained, self.pretrain_epochs, self._fanouts(self.depth), self.training.replace, self.r
+        )
+        if not self.nfdp:
+            used = NoisyGradients(trained, self.pretrain_epochs, self.batch_size, self.sigma)
+        return (*super().mechanisms(), used)
+
+    def _fanouts(self, layers: int) -> tuple[int, ...]:
+        return (self.fanout,) * layers if self.batch_size else ()
+
+    @property
+    def kept_share(self) -> float:
+        """r; one without NFDP, of which the Bernoulli sampler is a part."""
+        return self.r if self.nfdp else 1.0
+
+    @property
+    def generator_training(self) -> TrainingSettings:
+        """How the generator's optimiser is set."""
+        return TrainingSettings(optimizer="adam", lr=self.generator_lr)
+
+    def backbone(self, task: Task) -> FusedSage:
+        """F."""
+        if task.module is not None:
+            raise ConfigError("feddep needs its own model: a layer of yours would not know what to do with embeddings")
+        return FusedSage(self.model, task.features, task.classes, self.d_z)
+
+    def deep_generator(self, task: Task) -> DeepGenerator:
+        """DGen; its encoder is as deep and wide as F."""
+        return DeepGenerator(Sage(replace(self.model, head=False), task.features, self.d_z), self.most)
+
+    def local_gnn(self, task: Task) -> Sage:
+        """The network of line 1."""
+        return Sage(replace(self.model, layers=self.depth, hidden=self.d_z, head=True), task.features, task.classes)
+
+    def init_clients(self, clients: Clients[Nothing]) -> Generating:
+        """F, a generator that starts alike everywhere, and no targets yet."""
+        kept, device, count = super().init_clients(clients), clients.graph.device, len(clients.ids)
+        made = self.initial_generator(clients.task) if self.dgen else {}
+        # Copies, not one copy seen by all: a run that is resumed here must round as one that goes on.
+        made = {name: value.to(device).repeat(count, *[1] * (value.dim() - 1)) for name, value in made.items()}
+        none = torch.zeros(count + 1, dtype=torch.int64, device=device)
+        return Generating(
+            clients.ids,
+            kept.params,
+            kept.moments,
+            generator=made,
+            generator_moments=fresh_moments(made, self.generator_training) if made else {},
+            targets=Rows(torch.zeros(0, self.d_z, device=device), none),
+            target_of=Rows(none[:0], none),
+            others=torch.zeros(count, 0, self.clusters, self.d_z, device=device),
+            epoch=0,
+        )
+
+    def initial_generator(self, task: Task) -> Tree:
+        """DGen and the local F of L^c, [1, ...]."""
+        rng = generator(task.seed, "initial generator")
+        classifier = {CLASSIFIER + name: value for name, value in self.backbone(task).init(rng).items()}
+        return self.deep_generator(task).init(rng) | classifier
+
+    def plan(self) -> tuple[Phase[Server], ...]:
+        """Lines 1-2, 3-5 and 6-7."""
+        if not self.dgen:
+            return super().plan()
+        if self.proto:
+            return (Phase("prototypes", self.exchange), Phase("generator", self.pseudo_fl), *super().plan())
+        phases = (Phase("embeddings", self.embed), Phase("generator", self.generator_round, self.generator_epochs))
+        return (*phases, *super().plan())
+
+    def exchange(self, server: Server, cohort: Cohort) -> Server:
+        """Lines 1 and 2."""
+        told = cohort.ask(self.prototype, Nothing(cohort.ids))
+        order = sorted(told.ids)
+        others = [[j for j, name in enumerate(order) if name != own] for own in told.ids]
+        index = torch.tensor(others, dtype=torch.int64, device=told.centres.device).view(len(order), len(order) - 1)
+        cohort.ask(self.remember, OthersPrototypes(told.ids, told.select(order).centres[index]))
+        return server
+
+    @step
+    def prototype(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Prototypes]:
+        """Line 1."""
+        segments = clients.graph.segments
+        centres, cluster = kmeans(self.embeddings(clients), segments, self.clusters, clients.rng.fork("k-means"))
+        ptr = torch.arange(len(clients.ids) + 1, device=centres.device) * self.clusters
+        state = replace(clients.state, targets=Rows(centres.flatten(0, 1), ptr), target_of=Rows(cluster, segments.ptr))
+        return state, Prototypes(clients.ids, centres)
+
+    def embeddings(self, clients: Clients[Generating]) -> Tensor:
+        """Train the GNN of line 1; z_v of every node, [N, D]."""
+        graph, network = clients.graph, self.local_gnn(clients.task)
+        start = network.init(generator(clients.task.seed, "initial local network"))
+        start = {name: value.to(graph.device) for name, value in tile(start, len(clients.ids)).items()}
+        settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
+        params, _, _ = train_locally(
+            graph,
+            start,
+            fresh_moments(start, settings),
+            lambda p, batch: batch.cross_entropy(network, p),
+            settings,
+            clients.rng.fork("pretrain"),
+        )
+        with torch.no_grad():
+            return F.normalize(torch.relu(network.embed(params, graph)), dim=1)
+
+    @step
+    def remember(self, clients: Clients[Generating], others: OthersPrototypes) -> tuple[Generating, Nothing]:
+        """Line 2."""
+        return replace(clients.state, others=others.centres), Nothing(clients.ids)
+
+    def pseudo_fl(self, server: Server, cohort: Cohort) -> Server:
+        """Lines 3-5: one call, and nothing crosses."""
+        cohort.ask(self.train_generator, Nothing(cohort.ids))
+        return server
+
+    @step
+    def train_generator(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Nothing]:
+        """Lines 3-5, all epochs."""
+        for _ in range(self.generator_epochs):
+            clients = replace(clients, state=self.generator_epoch(clients))
+        return clients.state, Nothing(clients.ids)
+
+    def generator_epoch(self, clients: Clients[Generating], pulls_RD: Tensor | None = None) -> Generating:
+        """One step of equation 3.1; `pulls_RD` are the others' gradients, without Proto."""
+        state = clients.state
+        params = {name: value.detach().requires_grad_() for name, value in state.generator.items()}
+        made = self.generated(params, clients)
+        terms = self.generator_terms(params, made, clients, pulls_RD)
+        grads = torch.autograd.grad(sum_terms(terms).sum(), list(params.values()), materialize_grads=True)
+        params = map_tree(lambda value: value.clone(memory_format=torch.contiguous_format), state.generator)
+        moments = map_tree(torch.clone, state.generator_moments)
+        everybody = torch.ones(len(clients.ids), dtype=torch.bool, device=clients.graph.device)
+        optimise(params, dict(zip(params, grads, strict=True)), moments, everybody, self.generator_training)
+        return replace(state, generator=params, generator_moments=moments, epoch=state.epoch + 1)
+
+    def impaired(self, clients: Clients[Generating]) -> Impaired:
+        """Line 3, the same for the whole run."""
+        graph, seed = clients.graph, clients.task.seed
+        streams = Streams.of(seed, graph.ids, "impair", device=graph.device)
+        return graph.once("impaired", (seed, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
+
+    def epoch_streams(self, clients: Clients[Generating]) -> Streams:
+        """What an epoch draws from: the same in all calls of the epoch, which without Proto are two."""
+        return Streams.of(clients.task.seed, clients.ids, "generator", clients.state.epoch, device=clients.graph.device)
+
+    def generated(self, params: Tree, clients: Clients[Generating]) -> Generated:
+        """Line 4: neighbours for the nodes that remained."""
+        rng = self.epoch_streams(clients)
+        graph = self.impaired(clients).graph
+        return self.deep_generator(clients.task)(params, graph, rng.fork("noise"), rng.fork("dropout"))
+
+    def generator_terms(
+        self, params: Tree, made: Generated, clients: Clients[Generating], pulls_RD: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Line 5: the terms of equation 3.1, one value a client each [K]."""
+        hurt, state, used = self.impaired(clients), clients.state, made.used
+        segments, count = hurt.graph.segments, len(clients.ids)
+        listed = self.listed(hurt, state)
+        own = torch.zeros_like(made.count)
+        for p, z in enumerate(made.slots):
+            target, known = nearest_listed(z, listed, state.targets.values)
+            own = own + (z - target).square().sum(1) * (known & used[:, p])
+        off = F.smooth_l1_loss(made.count, hurt.count.to(made.count.dtype), reduction="none")
+        other = self._others_prototypes(made, state.others, segments) if pulls_RD is None else _along(made, pulls_RD)
+        return {
+            "count": client_mean(off, segments.client, count),
+            "own": client_mean(own, segments.client, count),
+            "others": client_mean(other, segments.client, count),
+            "cross-entropy": self._local_cross_entropy(params, made, clients),
+        }
+
+    def listed(self, hurt: Impaired, state: Generating) -> SparseMatrix:
+        """For each node that remained the targets its hidden neighbours stand for, [R, T]."""
+        owner = hurt.graph.segments.client[hurt.hidden.row]
+        target = state.targets.ptr[owner] + state.target_of.values[hurt.hidden.col.long()]
+        return SparseMatrix(hurt.hidden.rowptr, target.int(), hurt.hidden.val, state.targets.values.shape[0])
+
+    def _others_prototypes(self, made: Generated, others_KMCD: Tensor, segments: Segments) -> Tensor:
+        """sum_j sum_p min |z~_v^p - z'|^2 over Z'_j, [N]."""
+        total, used = torch.zeros_like(made.count), made.used
+        for p, z in enumerate(made.slots):
+            # sum_j |z - t_j|^2 = (M - 1) |z|^2 - 2 z . sum_j t_j + sum_j |t_j|^2 needs no copy of z for every j.
+            nearest, length = nearest_of_each(z, others_KMCD, segments)
+            apart = others_KMCD.shape[1] * z.square().sum(1) - 2 * (z * nearest).sum(1) + length
+            total = total + apart * used[:, p]
+        return total
+
+    def _local_cross_entropy(self, params: Tree, made: Generated, clients: Clients[Generating]) -> Tensor:
+        """L^c of a local F on the impaired graph, mended, [K]."""
+        graph, rng = self.impaired(clients).graph, self.epoch_streams(clients)
+        kept = bernoulli(made.used, self.kept_share, graph.segments, rng.fork("bernoulli"))
+        graph = mended(graph, made.mean(kept))
+        network, view = self.backbone(clients.task), graph.train
+        logits = network.logits(part(params, CLASSIFIER), graph, rng.fork("classifier"), view)
+        loss = F.cross_entropy(logits, graph.y[view.nodes], reduction="none")
+        return client_mean(loss, view.segments.client, len(clients.ids))
+
+    def embed(self, server: Server, cohort: Cohort) -> Server:
+        """Without Proto: line 1 up to the embeddings."""
+        cohort.ask(self.embed_nodes, Nothing(cohort.ids))
+        return server
+
+    @step
+    def embed_nodes(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Nothing]:
+        """Without Proto: every node is its own target."""
+        segments = clients.graph.segments
+        own = torch.arange(segments.total, device=clients.graph.device) - segments.ptr[:-1][segments.client]
+        targets, target_of = Rows(self.embeddings(clients), segments.ptr), Rows(own, segments.ptr)
+        return replace(clients.state, targets=targets, target_of=target_of), Nothing(clients.ids)
+
+    def generator_round(self, server: Server, cohort: Cohort) -> Server:
+        """Without Proto: an epoch of the generator, in which everybody's embeddings go to everybody."""
+        offered = cohort.ask(self.offer, Nothing(cohort.ids))
+        order = sorted(offered.ids)
+        parts = {name: offered.select([name]).rows for name in order}
+        pieces = [_joined([parts[name] for name in order if name != own]) for own in offered.ids]
+        pulls = cohort.ask(self.judge, DeepNeighbours(offered.ids, Rows.concat(pieces)))
+        total = {name: torch.zeros_like(rows.values) for name, rows in parts.items()}
+        for judge in order:
+            names = [name for name in order if name != judge]
+            back = torch.split(pulls.select([judge]).rows.values, [parts[name].values.shape[0] for name in names])
+            for name, rows in zip(names, back, strict=True):
+                total[name] += rows
+        cohort.ask(self.improve, Pulls(offered.ids, Rows(torch.cat([total[n] for n in offered.ids]), offered.rows.ptr)))
+        return server
+
+    @step
+    def offer(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, DeepNeighbours]:
+        """Without Proto: send all z~_v^p, p <= n~_v, node after node."""
+        with torch.no_grad():
+            made = self.generated(clients.state.generator, clients)
+            owner = self.impaired(clients).graph.segments.client
+            ends = torch.bincount(owner.repeat_interleave(made.used.sum(1)), minlength=len(clients.ids)).cumsum(0)
+            rows = Rows(made.rows(), torch.cat([ends.new_zeros(1), ends]))
+        return clients.state, DeepNeighbours(clients.ids, rows)
+
+    @step
+    def judge(self, clients: Clients[Generating], offered: DeepNeighbours) -> tuple[Generating, Pulls]:
+        """Without Proto: the gradient of |z~ - z_u|^2, u the nearest of the client's own nodes, for each row received."""
+        targets, out = clients.state.targets, torch.empty_like(offered.rows.values)
+        bounds = zip(*(itertools.pairwise(rows.ptr.tolist()) for rows in (offered.rows, targets)), strict=True)
+        for (first, last), (start, end) in bounds:
+            table = targets.values[start:end]
+            rows = offered.rows.values[first:last]
+            if rows.shape[0]:
+                nearest = nearest_of_each_client(rows, Features(table, Segments(torch.tensor([0, end - start]))))[0]
+                out[first:last] = 2 * (rows - table[nearest])
+        return clients.state, Pulls(clients.ids, Rows(out, offered.rows.ptr))
+
+    @step
+    def improve(self, clients: Clients[Generating], pulls: Pulls) -> tuple[Generating, Nothing]:
+        """Without Proto: line 5."""
+        return self.generator_epoch(clients, pulls.rows.values), Nothing(clients.ids)
+
+    def mended(self, clients: Clients[Generating], share: float) -> Clients[Kept]:
+        """The clients with their whole graphs mended by a `share` of the generated embeddings."""
+        if not self.dgen:
+            return Clients(clients.graph, clients.state, clients.rng, clients.task)
+        graph, rng = clients.graph, clients.rng.fork("mend")
+        with torch.no_grad():
+            made = self.deep_generator(clients.task)(clients.state.generator, graph, rng.fork("noise"))
+            z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
+        return Clients(mended(graph, z_ND), clients.state, clients.rng, clients.task)
+
+    @step
+    def local_update(self, clients: Clients[Generating], down: Model) -> tuple[Generating, Up]:  # type: ignore[override]
+        """Line 6."""
+        kept, up = super().local_update(self.mended(clients, self.kept_share), down)
+        return replace(clients.state, params=kept.params, moments=kept.moments), up
+
+    @step
+    def evaluate(self, clients: Clients[Generating], deployed: Message) -> tuple[Generating, Scores]:  # type: ignore[override]
+        """Each client tests F on its own graph, mended."""
+        _, scores = super().evaluate(self.mended(clients, 1.0), deployed)
+        return clients.state, scores
+
+
+def _along(made: Generated, pulls_RD: Tensor) -> Tensor:
+    """Per node the inner product of its generated rows with their gradients, whose gradient they are, [N]."""
+    node = torch.nonzero(made.used)[:, 0]
+    return torch.zeros_like(made.count).index_add(0, node, (made.rows() * pulls_RD).sum(1))
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    """The rows of several clients as those of one."""
+    values = torch.cat([rows.values for rows in parts]) if parts else torch.zeros(0, 0)
+    return Rows(values, torch.tensor([0, values.shape[0]]))

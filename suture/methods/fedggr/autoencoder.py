@@ -1,0 +1,113 @@
+"""Graph auto-encoders that reconstruct features: encoder and decoder are two-layer GCNs (FedGGR equations 1 and 2).
+
+`GraphAutoencoder` has a ReLU inside and is trained by gradients. `LinearAutoencoder` has none, its decoder is its encoder
+transposed; then the best of all is known (Eckart and Young), and a few power iterations find it.
+
+Legend: K clients, N nodes, F features, P width of the compressed features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from suture.core.kernels import activate, sparse_product
+from suture.core.tree import Tree
+from suture.graph.batch import GraphBatch
+from suture.nn.backbones import Gcn
+from suture.settings import ModelSettings
+
+ENCODER, DECODER = "encoder.", "decoder."
+
+
+@dataclass(frozen=True)
+class GraphAutoencoder:
+    """F features to P and back, over `hidden` units each way."""
+
+    features: int
+    hidden: int
+    width: int
+
+    def init(self, rng: torch.Generator) -> Tree:
+        """Fresh weights [1, ...]."""
+        encoder, decoder = self._encoder.init(rng), self._decoder.init(rng)
+        return {ENCODER + n: v for n, v in encoder.items()} | {DECODER + n: v for n, v in decoder.items()}
+
+    def encode(self, params: Tree, graph: GraphBatch) -> Tensor:
+        """E of equation (1), [N, P]."""
+        return self._encoder.logits(_part(params, ENCODER), graph)
+
+    def decode(self, params: Tree, e_NP: Tensor, graph: GraphBatch) -> Tensor:
+        """X^rec of equation (1), [N, F]."""
+        own, network = _part(params, DECODER), self._decoder
+        h = activate(network.apply_layer("layer1", own, e_NP, graph), own["layer1.bias"], graph.segments)
+        return activate(network.apply_layer("layer2", own, h, graph), own["layer2.bias"], graph.segments, relu=False)
+
+    def loss(self, params: Tree, graph: GraphBatch, x_NF: Tensor) -> Tensor:
+        """The mean squared error of each client's features, [K]; zero for a client without nodes."""
+        error_N = (self.decode(params, self.encode(params, graph), graph) - x_NF).square().mean(1)
+        total = error_N.new_zeros(len(graph.ids)).index_add(0, graph.segments.client, error_N)
+        return total / graph.sizes.clamp_min(1)
+
+    @property
+    def _encoder(self) -> Gcn:
+        return Gcn(ModelSettings(kind="gcn", layers=2, hidden=self.hidden, dropout=0.0), self.features, self.width)
+
+    @property
+    def _decoder(self) -> Gcn:
+        return Gcn(ModelSettings(kind="gcn", layers=2, hidden=self.hidden, dropout=0.0), self.width, self.features)
+
+
+BASIS = "basis"
+
+
+@dataclass(frozen=True)
+class LinearAutoencoder:
+    r"""E = \hat A^2 X W and X^rec = \hat A^2 E W^T, with W^T W = I: weights of two layers without ReLU are one matrix.
+
+    |X - X^rec|^2 = |X|^2 - tr(W^T M W) with M = X^T (2 \hat A^4 - \hat A^8) X, so that W spans the first eigenvectors of M.
+    One `step` is M W; made orthonormal it is the next W (orthogonal iteration). Since M is a sum over nodes, the mean of
+    clients' steps is the step on everybody's features. Where F < P the last P - F numbers of a code are zero.
+    """
+
+    features: int
+    width: int
+
+    def init(self, rng: torch.Generator) -> Tree:
+        """Random directions, [1, F, P]."""
+        random = torch.randn(1, self.features, min(self.features, self.width), generator=rng)
+        return orthonormal({BASIS: random})
+
+    def encode(self, params: Tree, graph: GraphBatch) -> Tensor:
+        """E of equation (1), [N, P]."""
+        with torch.no_grad():
+            codes = _twice(graph, graph.x.times(params[BASIS]))
+            return torch.nn.functional.pad(codes, (0, self.width - codes.shape[1]))
+
+    def step(self, params: Tree, graph: GraphBatch) -> tuple[Tree, Tensor]:
+        """M W of each client over its number of nodes [K, F, P], and the mean squared error of W, [K]."""
+        basis = params[BASIS].detach().requires_grad_()
+        projected = graph.x.times(basis)
+        rebuilt = _twice(graph, _twice(graph, projected))
+        clients = torch.zeros(len(graph.ids), device=graph.device)
+        explained = clients.index_add(0, graph.segments.client, (2 * projected * rebuilt - rebuilt.square()).sum(1))
+        # The form tr(W^T M W) has the gradient 2 M W.
+        (slope,) = torch.autograd.grad(explained.sum(), basis)
+        nodes = graph.sizes.clamp_min(1)
+        total = clients.index_add(0, graph.segments.client, graph.x.squared_norms)
+        return {BASIS: slope / (2 * nodes[:, None, None])}, (total - explained.detach()) / (nodes * self.features)
+
+
+def orthonormal(params: Tree) -> Tree:
+    """Orthonormal columns that span the same."""
+    return {name: torch.linalg.qr(value).Q for name, value in params.items()}
+
+
+def _twice(graph: GraphBatch, h: Tensor) -> Tensor:
+    return sparse_product(graph.gcn_operator, sparse_product(graph.gcn_operator, h))
+
+
+def _part(params: Tree, prefix: str) -> Tree:
+    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}

@@ -1,0 +1,326 @@
+"""FED-PUB: Personalized subgraph federated learning. Baek, Jeong, Jin, Yoon and Hwang, ICML 2023.
+
+Every client i has its own model: an average of all clients' weights in which those that behave alike count more, seen
+through a mask mu_i that the client learns, keeps and never sends.
+
+    server (algorithm 2)
+      1  draw one random graph G~; theta_bar_i <- the initial weights, for all i
+      for t = 1..T
+      2    send theta_bar_i to every sampled client i, get theta_i and h_i back
+      3    S(i, j) = cos(h_i, h_j)                                                                            section 4.1
+      4    theta_bar_i <- sum_j alpha_ij theta_j,   alpha_ij = exp(tau S(i, j)) / sum_k exp(tau S(i, k))              (3)
+
+    client i (algorithm 1), mu_i = 1 at first
+      5  theta_i <- theta_bar_i; E local epochs over theta_i and mu_i, the network running on theta_i * mu_i,         (2)
+           min L(G_i; theta_i * mu_i) + lambda1 |mu_i|_1 / M + lambda2 ||theta_i * mu_i - theta_bar_i||^2             (4)
+      6  its model from now on, in tests too, is theta_i * mu_i, zero where |mu_i| < threshold; return theta_i without
+         those entries, and h_i = AVG(f(G~; model))                                                           section 4.1
+
+What the paper leaves open (c: as in the authors' public code; v: chosen by validation accuracy on Cora):
+- theta_i is sent, not theta_i * mu_i (c, v: more stable), so the server learns of a mask only where it is zero. An entry
+  that was not returned is averaged as it was handed out. What a mask hides is not sent down either (Table 3 cannot be
+  reached otherwise): there the client goes on with its own value.
+- Matrices have masks, biases do not (c). Masks share the optimiser of the weights (c).
+- |mu|_1 is divided by its M entries (v; `l1_norm`): as a sum, lambda1 = 0.001 outweighs the loss in most entries, and the
+  0.3 to 0.9 of Table 5 leave no model at all. The proximal term is of the model in use, theta * mu (v): with one local
+  epoch theta itself never differs from theta_bar when the gradient is taken.
+- f is the last layer before its activation (c), in the client's own model (c): without the masks all models soon behave
+  alike. So the client computes h_i, on a graph that everybody draws from the run's public seed.
+- Clients not sampled keep the theta_i of their last round in all sums; one never sampled starts from the initial weights.
+
+Privacy: h_i is D numbers that depend on the client's data through its model only. `similarity = "labels"` and
+`proxy = "own-features"` exist to compare with: clients then tell their label counts, or an embedding of their own features.
+Legend: K clients, P entries of a model, M of them with a mask, D entries of what clients are compared by, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
+from suture.core.streams import Streams
+from suture.core.tree import Tree, mix
+from suture.errors import ConfigError, unknown
+from suture.method import Clients, Cohort, Task, step
+from suture.methods.fedavg import FedAvg, Kept
+from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
+from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
+from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.training.local import Batch
+
+NEWCOMER = ""
+"""In place of a client's id: the row of clients not heard from yet. No client can be called so."""
+
+
+@dataclass(frozen=True)
+class Heard(Record):
+    """Models by client: `params` [K, P]; `support`, which entries travel; `signature` [K, D], what it is compared by."""
+
+    params: Tensor
+    support: Rows
+    signature: Tensor
+
+    def message(self) -> SparseModel:
+        """The models without what the clients' masks hide."""
+        return SparseModel(self.ids, thinned(self.params, self.support), self.support)
+
+
+@dataclass(frozen=True)
+class Federation(Heard):
+    """What the server last got from everybody; row 0 is `NEWCOMER`, the others are sorted by id.
+
+    Row i of `weights` [K, K] is what client i is sent of everybody's model: alpha of equation (3).
+    """
+
+    weights: Tensor
+
+    @staticmethod
+    def of(known: Heard, alpha: Tensor) -> Federation:
+        """Newcomers get the initial model, and nobody else gets any of it."""
+        weights = torch.nn.functional.pad(alpha, (1, 0, 1, 0))
+        weights[0, 0] = 1
+        return Federation(known.ids, known.params, known.support, known.signature, weights)
+
+    def personal(self, ids: Sequence[str]) -> Heard:
+        """theta_bar_i of these clients."""
+        position = {name: k for k, name in enumerate(self.ids)}
+        rows = [position.get(name, 0) for name in ids]
+        mixed = mix({"params": self.params}, self.weights[rows])["params"]
+        return Heard(tuple(ids), mixed, self.support.select(rows), self.signature[rows])
+
+    def after(self, news: Heard) -> Heard:
+        """What is known when these clients have been heard."""
+        device, width = news.params.device, news.signature.shape[1]
+        stay = [name for name in self.ids if name not in set(news.ids)]
+        old = Heard(self.ids, self.params, self.support, self.signature).select(stay)
+        # The newcomers' row alone has no signature yet.
+        signature = old.signature if old.signature.shape[1] == width else old.signature.new_zeros(len(stay), width)
+        bits = Rows(old.support.values.to(device), old.support.ptr)
+        old = Heard(old.ids, old.params.to(device), bits, signature.to(device))
+        return Heard.concat([old, news]).select(sorted((*stay, *news.ids)))
+
+
+@dataclass(frozen=True)
+class Up(SparseModel):
+    """Client to server: its weights, its training loss [K], and its `signature` [K, D], what it is compared by."""
+
+    loss: Annotated[Tensor, Kind.LOSSES]
+    signature: Annotated[Tensor, Kind.SIGNATURES]
+
+
+@dataclass(frozen=True)
+class Personal(Kept):
+    """What a client keeps: theta_i, mu_i and their moments, and `model` [K, ...], what it makes of them (line 6)."""
+
+    model: Tree
+
+
+@dataclass(frozen=True)
+class FedPub(FedAvg):
+    """Personal averages of models that behave alike, behind personal masks."""
+
+    name: ClassVar[str] = "fedpub"
+    summary: ClassVar[str] = "a model for every client: averages of models that behave alike, and learnt masks"
+    paper: ClassVar[str] = "Baek et al., ICML 2023"
+    one_model: ClassVar[bool] = False
+
+    tau: float = 3.0
+    """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
+    lambda1: float = 0.001
+    """Weight of the masks' L1 norm, which empties them."""
+    lambda2: float = 0.001
+    """Weight of the distance between a client's model and the one it was sent."""
+    threshold: float | None = None
+    """Mask entries below this are zero in tests, and their weights are not sent; unset: lambda1, as in the public code."""
+    mask: bool = True
+    """Learn masks; without (Figure 7) models are only averaged."""
+    regularise: Literal["paper", "as-published-code"] = "paper"
+    """as-published-code: both penalties without a gradient, so that they do nothing, as in the authors' public code."""
+    l1_norm: Literal["mean", "sum"] = "mean"
+    """mean: lambda1 times the mean mask entry; sum: equation (4) to the letter."""
+    similarity: Literal["function", "parameters", "gradients", "labels", "none"] = "function"
+    """Compare models by outputs, weights, their change in the round, or label counts, which LEAKS them; or not at all."""
+    community: float = -1.0
+    """Average only models with a similarity above this (Table 11: 0.5); -1 averages all, 1 makes everybody train alone."""
+    proxy: Literal["sbm", "erdos-renyi", "single-node", "own-features"] = "sbm"
+    """The random graph models are compared on; own-features LEAKS an embedding of every client's own features."""
+    proxy_blocks: int = 5
+    """Blocks of the random graph."""
+    proxy_block_size: int = 100
+    """Nodes of each block."""
+    proxy_p_in: float = 0.1
+    """Chance of a link inside a block."""
+    proxy_p_out: float = 0.01
+    """Chance of a link between blocks; 0 in the authors' public code."""
+
+    def __post_init__(self) -> None:
+        at_least_zero = {"tau": self.tau, "lambda1": self.lambda1, "lambda2": self.lambda2, "threshold": self.threshold}
+        for key, value in at_least_zero.items():
+            if value is not None and value < 0:
+                raise ConfigError(f"fedpub.{key} must be >= 0, got {value}")
+        if not -1 <= self.community <= 1:
+            raise ConfigError(f"fedpub.community is a cosine, from -1 to 1, got {self.community}")
+        if min(self.proxy_blocks, self.proxy_block_size) < 1:
+            raise ConfigError(f"fedpub needs proxy blocks, got {self.proxy_blocks} of {self.proxy_block_size} nodes")
+        for key in ("proxy_p_in", "proxy_p_out"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ConfigError(f"fedpub.{key} is a probability, from 0 to 1, got {getattr(self, key)}")
+        kinds = get_type_hints(FedPub)
+        for key in ("regularise", "l1_norm", "similarity", "proxy"):
+            if getattr(self, key) not in get_args(kinds[key]):
+                raise unknown(f"fedpub.{key}", getattr(self, key), get_args(kinds[key]))
+
+    @property
+    def hides_below(self) -> float:
+        """The threshold of line 6."""
+        return self.lambda1 if self.threshold is None else self.threshold
+
+    def initial_params(self, task: Task) -> Tree:
+        """Weights, and masks that hide nothing."""
+        weights = super().initial_params(task)
+        return weights | {MASK + name: torch.ones_like(weights[name]) for name in self.masked_names(weights, task)}
+
+    def masked_names(self, weights: Tree, task: Task) -> list[str]:
+        """Every matrix that is trained."""
+        frozen = self.frozen_names(task)
+        return [name for name, value in weights.items() if self.mask and value.dim() > 2 and name not in frozen]
+
+    def shared_names(self, task: Task) -> list[str]:
+        """Everything but the masks."""
+        return list(super().initial_params(task))
+
+    # The server's side
+
+    def init_server(self, task: Task) -> Federation:  # type: ignore[override]
+        """Line 1: nobody is known yet."""
+        params = self.initial_params(task)
+        row = layout_of(params).join(params)
+        return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1, dtype=torch.float64))
+
+    def round(self, server: Federation, cohort: Cohort) -> Federation:  # type: ignore[override]
+        """Lines 2-4."""
+        everyone = cohort.ids
+        cohort = cohort.sample(self.training.participation)
+        handed = server.personal(cohort.ids)
+        up = cohort.ask(self.local_update, handed.message())
+        start_KP = handed.select(up.ids).params.to(up.loss.device)
+        theta_KP = restored(up, start_KP.shape[1], lambda: start_KP)
+        known = server.after(Heard(up.ids, theta_KP, up.support, self.signature(up, theta_KP, start_KP)))
+        similarity = self.similarities(known.signature[1:])
+        alpha = self.alpha(similarity)
+        cohort.report(loss=float(up.loss.mean()), sent_share=up.values.values.numel() / theta_KP.numel())
+        cohort.keep(similarity=placed(similarity, known.ids[1:], everyone), weights=placed(alpha, known.ids[1:], everyone))
+        return Federation.of(known, alpha)
+
+    def signature(self, up: Up, theta_KP: Tensor, start_KP: Tensor) -> Tensor:
+        """What clients are compared by, [K, D]: h of line 6, or a variant's."""
+        if self.similarity == "parameters":
+            return theta_KP
+        return theta_KP - start_KP if self.similarity == "gradients" else up.signature
+
+    def similarities(self, signature_KD: Tensor) -> Tensor:
+        """S(i, j) of line 3, float64 [K, K]."""
+        if self.similarity == "labels":
+            return label_similarity(signature_KD)
+        unit = torch.nn.functional.normalize(signature_KD.double(), dim=1)
+        return (unit @ unit.T).clamp(-1, 1)
+
+    def alpha(self, similarity_KK: Tensor) -> Tensor:
+        """Equation (3), over those similar enough; everybody is similar to itself."""
+        scores = self.tau * similarity_KK
+        if self.community > -1:
+            strangers = (similarity_KK <= self.community).fill_diagonal_(False)
+            scores = scores.masked_fill(strangers, float("-inf"))
+        return torch.softmax(scores, 1)
+
+    def deploy(self, server: Federation, ids: Sequence[str]) -> SparseModel:  # type: ignore[override]
+        """theta_bar_i for everybody."""
+        return server.personal(ids).message()
+
+    # The clients' side
+
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+        """Equation (4)."""
+        model, size, distance = masked_model(params, received)
+        terms = super().loss_terms(model, batch, received, task)
+        if self.regularise == "as-published-code":
+            size, distance = size.detach(), distance.detach()
+        if self.mask:
+            entries = sum(mask[0].numel() for mask in masks_of(params).values())
+            terms["sparsity"] = self.lambda1 / (entries if self.l1_norm == "mean" else 1) * size
+        return terms | {"proximal": self.lambda2 * distance}
+
+    def init_clients(self, clients: Clients[Nothing]) -> Personal:
+        """The initial weights, and masks that hide nothing."""
+        kept = super().init_clients(clients)
+        model, _ = pruned(kept.params, self.hides_below)
+        return Personal(kept.ids, kept.params, kept.moments, model)
+
+    @step
+    def local_update(self, clients: Clients[Kept], down: SparseModel) -> tuple[Kept, Up]:  # type: ignore[override]
+        """Lines 5 and 6."""
+        kept, plain = super().local_update(clients, Model(clients.ids, self.received(clients, down)))
+        model, visible = pruned(kept.params, self.hides_below)
+        support = everything(len(clients.ids)) if visible is None else support_of(visible)
+        values = thinned(layout_of(kept.params).join(kept.params), support)
+        personal = Personal(kept.ids, kept.params, kept.moments, model)
+        return personal, Up(clients.ids, values, support, plain.loss, self.told(clients, model))
+
+    def received(self, clients: Clients[Kept], down: SparseModel) -> Tree:
+        """theta_bar_i; what was not sent is as the client has it."""
+        own = clients.state.params
+        layout = layout_of(own)
+        return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
+
+    def told(self, clients: Clients[Kept], model: Tree) -> Tensor:
+        """What a client says about itself, [K, D]: h of line 6, label counts, or nothing."""
+        graph, task, count = clients.graph, clients.task, len(clients.ids)
+        if self.similarity == "labels":
+            if graph.pairs is not None:
+                raise ConfigError("fedpub.similarity labels compares classes, which link prediction has not")
+            cell = graph.train.segments.client * task.classes + graph.y[graph.train.nodes]
+            return torch.bincount(cell, minlength=count * task.classes).view(count, task.classes).float()
+        if self.similarity != "function":
+            return torch.zeros(count, 0, device=graph.device)
+        kind, blocks, size = self.proxy, self.proxy_blocks, self.proxy_block_size
+        settings = ProxySettings(kind, blocks, size, self.proxy_p_in, self.proxy_p_out)
+        proxy = proxy_graph(settings, count, task.features, task.seed, graph.device)
+        if self.proxy == "own-features":
+            proxy = proxy.on_features_of(graph, Streams.of(task.seed, clients.ids, "proxy", device=graph.device))
+        return proxy.embed(self.backbone(task), model)
+
+    def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
+        """The model of line 6: as training left it, or of received weights over kept ones."""
+        state = clients.state
+        if isinstance(deployed, SparseModel):
+            return Model(clients.ids, pruned(state.params | self.received(clients, deployed), self.hides_below)[0])
+        return Model(clients.ids, state.model if isinstance(state, Personal) else pruned(state.params, self.hides_below)[0])
+
+
+def layout_of(params: Tree) -> Layout:
+    """The layout of what a client keeps, whose masks say which parameters have one."""
+    return Layout.of(weights_of(params), masks_of(params))
+
+
+def label_similarity(counts_KC: Tensor) -> Tensor:
+    """One minus the Jensen-Shannon distance (base 2) of label distributions, float64 [K, K]."""
+    share = counts_KC.double() / counts_KC.sum(1, keepdim=True).clamp_min(1)
+    middle = (share.unsqueeze(1) + share) / 2
+    entropy, joint = (-torch.xlogy(p, p).sum(-1) / math.log(2) for p in (share, middle))
+    return 1 - (joint - (entropy.unsqueeze(1) + entropy) / 2).clamp_min(0).sqrt()
+
+
+def placed(matrix_RR: Tensor, ids: Sequence[str], everyone: Sequence[str]) -> Tensor:
+    """A matrix over `ids` as one over `everyone`, NaN where a client is not among `ids`."""
+    out = matrix_RR.new_full((len(everyone), len(everyone)), float("nan"))
+    row = {name: k for k, name in enumerate(ids)}
+    present = [(k, row[name]) for k, name in enumerate(everyone) if name in row]
+    to, origin = (torch.tensor(side, dtype=torch.int64, device=out.device) for side in zip(*present, strict=True))
+    out[to.unsqueeze(1), to] = matrix_RR[origin.unsqueeze(1), origin]
+    return out
