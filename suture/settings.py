@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from suture.plugins import Choice
+
 # The constructors stay plain: only `config.strict` reads these bounds.
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -18,9 +20,14 @@ PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-PartitionKind = Literal[
-    "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"
-]
+# What others add is behind the same doors, so these are names, not literals; see `suture.plugins`.
+PARTITIONS = Choice(
+    "partition",
+    "suture.partitions",
+    ("louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
+)
+BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp"))
+METRICS = Choice("metric", "suture.metrics", ("auto", "accuracy", "roc_auc"))
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: PartitionKind = "metis"
+    kind: Annotated[str, PARTITIONS] = "metis"
     """louvain: communities merged to similar sizes; communities: each of the largest is one client; given: data.client."""
     clients: Count = 5
     """How many clients."""
@@ -73,7 +80,7 @@ class SplitSettings:
 class ModelSettings:
     """The network every method trains."""
 
-    kind: Literal["gcn", "sage", "gat", "gprgnn", "mlp"] = "gcn"
+    kind: Annotated[str, BACKBONES] = "gcn"
     """Backbone."""
     layers: Count = 2
     """Message-passing layers (gprgnn, mlp: linear layers)."""
@@ -141,6 +148,8 @@ class EvaluationSettings:
     """Which round's test accuracy is reported."""
     every: Count = 1
     """Evaluate after every n-th round (the last round always)."""
+    metric: Annotated[str, METRICS] = "auto"
+    """What a test measures; auto: accuracy, or in link prediction ROC-AUC."""
 
 
 @dataclass(frozen=True)
