@@ -160,9 +160,7 @@ def assert_close(left: Record, right: Record, tolerance: float) -> None:
         )
 
 
-def assert_separable(
-    method: Method[Any, Any], world: World, tolerance: float = TOLERANCE, by_bytes: float | None = 0.0
-) -> Ending:
+def assert_separable(method: Method[Any, Any], world: World, by_bytes: float | None = 0.0) -> Ending:
     """Batched, one client at a time, and one client at a time through bytes must end alike; the place where they do.
 
     Bytes change nothing, but tensors of one row may then lie elsewhere in memory, and some products round by that: `by_bytes`
@@ -173,7 +171,7 @@ def assert_separable(
     graph = world.graph_for(method)
     together = run_to_end(method, graph, world.task)
     alone = run_to_end(method, graph, world.task, chunk_size=1)
-    assert_same(together, alone, tolerance)
+    assert_same(together, alone)
     if by_bytes is not None:
         assert_same(alone, run_to_end(method, graph, world.task, chunk_size=1, through_bytes=True), by_bytes)
     return together

@@ -21,7 +21,7 @@ from suture.method import Clients, Cohort, Method, step
 from suture.methods import METHODS
 from suture.methods.averaging import Kept, Server, Up
 from suture.methods.fedavg import FedAvg
-from suture.testing.extremes import extremes
+from suture.testing.extremes import Extreme, extremes
 from suture.testing.properties import PROPERTIES
 from suture.training.local import Batch
 
@@ -184,9 +184,8 @@ def test_check_says_which_test_failed() -> None:
 
 
 def test_extremes_are_the_ends_of_the_types() -> None:
-    assert list(extremes(BreaksAtZero)) == [("heat", 0.0), ("heat", 2.0)]
-    of_fedprox = [value for name, value in extremes(METHODS["fedprox"]) if name == "mu"]
-    assert 0.0 in of_fedprox and max(of_fedprox) >= 100
+    assert list(extremes(BreaksAtZero)) == [Extreme("heat", 0.0, True), Extreme("heat", 2.0, True)]
+    assert list(extremes(METHODS["fedprox"])) == [Extreme("mu", 0.0, True), Extreme("mu", 100.0, False)]
 
 
 def test_tolerance_is_tight_enough_to_mean_something() -> None:
