@@ -22,7 +22,9 @@ from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, mean, tile
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
-from suture.training.local import Batch, Moments, fresh_moments, sum_terms, train_locally
+from suture.training.batches import Batch
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments
 
 SERVER = ("server",)
 

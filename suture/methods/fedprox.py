@@ -18,7 +18,7 @@ from suture.core.tree import Tree, squared_distance
 from suture.errors import ConfigError
 from suture.method import Task
 from suture.methods.fedavg import FedAvg
-from suture.training.local import Batch
+from suture.training.batches import Batch
 
 
 @dataclass(frozen=True)

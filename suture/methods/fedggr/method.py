@@ -65,7 +65,9 @@ from suture.nn.layers import dropout, linear_init
 from suture.nn.module import ModuleBackbone
 from suture.nn.topk import Index, Links, Similarity
 from suture.settings import TrainingSettings
-from suture.training.local import Batch, Moments, fresh_moments, optimise, train_locally
+from suture.training.batches import Batch
+from suture.training.local import train_locally
+from suture.training.optimisers import Moments, fresh_moments, optimise
 
 HEAD = "fusion"
 """The classifier of [local || global] embeddings."""

@@ -64,7 +64,8 @@ from suture.nn.backbones import Backbone, Gcn, Mlp
 from suture.nn.graph_learner import GraphLearner, LearnedGraph
 from suture.nn.layers import project
 from suture.nn.topk import Links
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms, train_locally
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments, optimise
 
 ENCODER, LEARNER = "encoder.", "learner."
 """What the names of phi and omega begin with; theta has the names of its backbone."""

@@ -52,7 +52,7 @@ from suture.methods.fedavg import FedAvg, Kept
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
-from suture.training.local import Batch
+from suture.training.batches import Batch
 
 NEWCOMER = ""
 """In place of a client's id: the row of clients not heard from yet. No client can be called so."""

@@ -89,7 +89,8 @@ from suture.methods.fedsage_plus.mend import (
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.nn.sampler import sample_batch
 from suture.settings import TrainingSettings
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms
+from suture.training.local import sum_terms
+from suture.training.optimisers import Moments, fresh_moments, optimise
 
 # Generated features held at a time while mending: 64 MB.
 FEATURES_AT_A_TIME = 1 << 24
