@@ -57,6 +57,8 @@ class Clients(Generic[S]):
     state: S
     rng: Streams
     task: Task
+    round: int = 0
+    """The number of the iteration inside its phase, from 1; 0 before the first and where a model is only tested."""
 
     @property
     def ids(self) -> tuple[str, ...]:
