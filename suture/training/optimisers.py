@@ -6,34 +6,57 @@ row k of every gradient is client k's own gradient.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from suture.core.tree import Tree, map_tree
+from suture.core.tree import Tree, column, map_tree
+from suture.privacy.mechanisms import clip_factors
 from suture.settings import TrainingSettings
 
 Moments = Tree
-"""Optimiser memory [K, ...]: `step` int64 [K], and for each parameter `name.first`, `name.second` (Adam only)."""
+"""Optimiser memory [K, ...]: `step` int64 [K], and for each parameter `name.first` (not plain SGD) and `name.second` (Adam, AdamW)."""
+
+
+def in_round(settings: TrainingSettings, number: int) -> TrainingSettings:
+    """The settings with the learning rate of round `number` (from 1; 0: as in the first).
+
+    A pure function of the number, so a client that sat out rounds, a resumed run and an owner elsewhere all agree.
+    """
+    done = max(number - 1, 0)
+    if settings.schedule == "cosine":
+        share = (1 + math.cos(math.pi * min(done / settings.rounds, 1))) / 2
+    elif settings.schedule == "step":
+        share = settings.schedule_factor ** (done // settings.schedule_step)
+    else:
+        return settings
+    return replace(settings, lr=settings.lr * share)
 
 
 def fresh_moments(params: Tree, settings: TrainingSettings) -> Moments:
     """Optimiser memory before the first step."""
-    clients = next(iter(params.values())).shape[0]
-    device = next(iter(params.values())).device
-    moments = {"step": torch.zeros(clients, dtype=torch.int64, device=device)}
-    if settings.optimizer == "adam":
-        for name, value in params.items():
-            moments[f"{name}.first"] = torch.zeros_like(value, memory_format=torch.contiguous_format)
-            moments[f"{name}.second"] = torch.zeros_like(value, memory_format=torch.contiguous_format)
+    first = next(iter(params.values()))
+    moments = {"step": torch.zeros(first.shape[0], dtype=torch.int64, device=first.device)}
+    for name, value in params.items():
+        for kind in _kept_moments(settings):
+            moments[f"{name}.{kind}"] = torch.zeros_like(value, memory_format=torch.contiguous_format)
     return moments
 
 
+def _kept_moments(settings: TrainingSettings) -> tuple[str, ...]:
+    if settings.optimizer == "sgd":
+        return ("first",) if settings.momentum > 0 else ()
+    return "first", "second"
+
+
 def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settings: TrainingSettings) -> None:
-    """One optimiser step of the active clients, in place.
+    """One optimiser step of the active clients, in place; `settings.lr` is the rate of this step.
 
     Neighbours in the batch that made the same number of steps move together, stacked; the others apart, because Adam's bias
     correction depends on a client's own count and a client that sat out must not move at all.
@@ -42,6 +65,9 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
     groups = _runs(active.tolist(), steps.tolist())
     if not groups:
         return
+    if settings.clip > 0:
+        factor_K = clip_factors(grads, settings.clip)
+        grads = {name: value * column(factor_K, value) for name, value in grads.items()}
     parts = [(name, group) for group, _ in groups for name in grads]
 
     def pieces(tree: Tree, suffix: str = "") -> list[Tensor]:
@@ -49,14 +75,29 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
 
     with torch.no_grad():
         # The fused kernel walks raw memory: parameter, gradient and moments must lie in the same order.
-        leaves, slopes = pieces(params), [slope.contiguous() for slope in pieces(grads)]
-        if settings.optimizer == "adam":
-            counts = torch.tensor([count for _, count in groups for _ in grads], dtype=torch.float32, device=steps.device)
-            adam(
+        leaves, downhill = pieces(params), [value.contiguous() for value in pieces(grads)]
+        memory = [pieces(moments, f".{kind}") for kind in _kept_moments(settings)]
+        if settings.optimizer == "sgd":
+            # A first moment of zeros is what torch's own begins with: the first gradient as it is.
+            sgd(
                 leaves,
-                slopes,
-                pieces(moments, ".first"),
-                pieces(moments, ".second"),
+                downhill,
+                list(memory[0]) if memory else [None] * len(leaves),
+                weight_decay=settings.weight_decay,
+                momentum=settings.momentum,
+                lr=settings.lr,
+                dampening=0,
+                nesterov=False,
+                maximize=False,
+            )
+        else:
+            counts = torch.tensor([count for _, count in groups for _ in grads], dtype=torch.float32, device=steps.device)
+            first, second = memory
+            (adam if settings.optimizer == "adam" else adamw)(
+                leaves,
+                downhill,
+                first,
+                second,
                 [],
                 list(counts.unbind()),
                 fused=True,
@@ -66,18 +107,6 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
                 lr=settings.lr,
                 weight_decay=settings.weight_decay,
                 eps=1e-8,
-                maximize=False,
-            )
-        else:
-            sgd(
-                leaves,
-                slopes,
-                [None] * len(leaves),
-                weight_decay=settings.weight_decay,
-                momentum=0,
-                lr=settings.lr,
-                dampening=0,
-                nesterov=False,
                 maximize=False,
             )
     steps += active.long()

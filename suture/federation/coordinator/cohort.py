@@ -244,7 +244,7 @@ class RemoteCohort(Generic[S]):
         self._fleet.base = self._fleet.asked
 
     def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None, round: int = 0) -> V:
-        """Iteration `round` of a phase; where an owner is lost on the way and the settings allow it, anew without that owner."""
+        """Iteration `round`; where an owner is lost on the way and the settings allow it, anew without that owner."""
         fleet = self._fleet
         number = fleet.asked
         fleet.round, fleet.test, fleet.begun = round, test, (body.__name__, number)
