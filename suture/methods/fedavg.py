@@ -24,7 +24,7 @@ from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
 from suture.training.batches import Batch
 from suture.training.local import sum_terms, train_locally
-from suture.training.optimisers import Moments, fresh_moments
+from suture.training.optimisers import Moments, fresh_moments, in_round
 
 SERVER = ("server",)
 
@@ -115,7 +115,7 @@ class FedAvg(Method[Server, Kept]):
             start,
             kept,
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients.task)),
-            self.training,
+            in_round(self.training, clients.round),
             clients.rng,
             self.frozen_names(clients.task),
         )

@@ -201,7 +201,7 @@ def _on_expanded_graph(clients: Clients[Expanded]) -> Clients[Kept]:
     expanded = ExpandedGraph(**own, foreign=(clients.state.mean.values, clients.state.count.values))
     # Operators and views derived from the own edges stay as they are; deriving them anew would cost more than a step.
     vars(expanded).update({name: value for name, value in vars(graph).items() if name not in own})
-    return Clients(expanded, clients.state, clients.rng, clients.task)
+    return Clients(expanded, clients.state, clients.rng, clients.task, clients.round)
 
 
 class Expanding(Backbone):

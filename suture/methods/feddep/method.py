@@ -438,12 +438,12 @@ class FedDep(FedAvg):
     def mended(self, clients: Clients[Generating], share: float) -> Clients[Kept]:
         """The clients with their whole graphs mended by a `share` of the generated embeddings."""
         if not self.dgen:
-            return Clients(clients.graph, clients.state, clients.rng, clients.task)
+            return Clients(clients.graph, clients.state, clients.rng, clients.task, clients.round)
         graph, rng = clients.graph, clients.rng.fork("mend")
         with torch.no_grad():
             made = self.deep_generator(clients.task)(clients.state.generator, graph, rng.fork("noise"))
             z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
-        return Clients(mended(graph, z_ND), clients.state, clients.rng, clients.task)
+        return Clients(mended(graph, z_ND), clients.state, clients.rng, clients.task, clients.round)
 
     @step
     def local_update(self, clients: Clients[Generating], down: Model) -> tuple[Generating, Up]:  # type: ignore[override]

@@ -324,7 +324,7 @@ class FedSagePlus(FedSage):
         if not all(is_tiled(value) for value in (offers.rows, *offers.fgen.values())):
             # Everybody got the same offers, but as copies of its own: one client at a time.
             alone = [
-                Clients(clients.graph.select([name]), clients.state.select([name]), clients.rng, clients.task)
+                replace(clients, graph=clients.graph.select([name]), state=clients.state.select([name]))
                 for name in clients.ids
             ]
             parts = [self.feed_forward(one, offers.select(one.ids))[1] for one in alone]
@@ -531,7 +531,7 @@ class FedSagePlus(FedSage):
         graph, state = clients.graph, clients.state
         patch = Patch(clients.ids, state.source, state.column, state.value)
         grown = graph.once("mended", patch.value.values, lambda: mended(graph, patch))
-        return Clients(grown, state, clients.rng, clients.task)
+        return Clients(grown, state, clients.rng, clients.task, clients.round)
 
     def round(self, server: MendingServer, cohort: Cohort) -> MendingServer:  # type: ignore[override]
         """Line 6, on the server."""
