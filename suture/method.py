@@ -59,6 +59,8 @@ class Clients(Generic[S_co]):
     state: S_co
     rng: Streams
     task: Task
+    round: int = 0
+    """The number of the iteration inside its phase, from 1; 0 before the first and where a model is only tested."""
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -22,6 +22,11 @@ from torch import Tensor
 from suture.core.tree import is_tiled
 
 
+def pointers(lengths: Tensor) -> Tensor:
+    """Where each of consecutive pieces begins, and where the last one ends, [K] to [K + 1]."""
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+
 @dataclass(frozen=True)
 class SparseMatrix:
     """A constant sparse matrix in CSR form. Shapes: rowptr [rows + 1], col [nnz], val [nnz]; int32 indices."""
@@ -56,8 +61,7 @@ class SparseMatrix:
         """From coordinates in any order (kept stable inside a row)."""
         order = _grouped(row, shape[0])
         counts = torch.bincount(row, minlength=shape[0])
-        rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return SparseMatrix(rowptr.int(), col[order].int(), val[order], shape[1])
+        return SparseMatrix(pointers(counts).int(), col[order].int(), val[order], shape[1])
 
     def take_rows(self, index: Tensor) -> SparseMatrix:
         """Some rows, in the given order."""
@@ -65,7 +69,7 @@ class SparseMatrix:
             return self._of_scipy(self._scipy[index.numpy()], self.columns)
         start = self.rowptr[index].long()
         lengths = self.rowptr[index + 1].long() - start
-        rowptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        rowptr = pointers(lengths)
         within = torch.arange(int(rowptr[-1]), device=index.device) - torch.repeat_interleave(rowptr[:-1], lengths)
         entry = torch.repeat_interleave(start, lengths) + within
         return SparseMatrix(rowptr.int(), self.col[entry], self.val[entry], self.columns)
@@ -142,6 +146,11 @@ class Segments:
         )
 
     @cached_property
+    def place(self) -> Tensor:
+        """The place (0, 1, ...) of each row inside its client, int64 [N]."""
+        return torch.arange(self.total, device=self.ptr.device) - self.ptr[:-1][self.client]
+
+    @cached_property
     def equal_size(self) -> int | None:
         """The common number of rows, if all clients have as many: then batched products apply."""
         sizes = set(self.ptr.diff().tolist())
@@ -161,7 +170,7 @@ class Segments:
 def segments_of(client: Tensor, clients: int) -> Segments:
     """Segments of rows that are sorted by client, from the client of each row."""
     counts = torch.bincount(client, minlength=clients)
-    return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+    return Segments(pointers(counts))
 
 
 class _SparseProduct(torch.autograd.Function):

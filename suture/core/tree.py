@@ -61,6 +61,11 @@ def split(tree: Tree, names: Iterable[str]) -> tuple[Tree, Tree]:
     )
 
 
+def column(row_K: Tensor, like: Tensor) -> Tensor:
+    """[K] to [K, 1, ...], to be multiplied with `like`."""
+    return row_K.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+
+
 def squared_distance(left: Tree, right: Tree) -> Tensor:
     """||left_k - right_k||^2 for each client, shape [K]."""
     parts = [(value - right[name]).flatten(1).square().sum(1) for name, value in left.items()]

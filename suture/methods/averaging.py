@@ -29,7 +29,9 @@ from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, map_tree, mean, tile
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
-from suture.training.local import Batch, Moments, fresh_moments, sum_terms, train_locally
+from suture.training.batches import Batch
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments, in_round
 
 SERVER = ("server",)
 
@@ -160,7 +162,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
             start,
             moments,
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients)),
-            self.training,
+            in_round(self.training, clients.round),
             clients.rng,
             self.frozen_names(clients.task),
         )

@@ -40,7 +40,7 @@ from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Averaging, Kept, Server, Trained, Up
-from suture.training.local import Batch, batches
+from suture.training.batches import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""

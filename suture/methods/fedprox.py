@@ -19,7 +19,7 @@ from suture.errors import ConfigError
 from suture.method import Clients
 from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
-from suture.training.local import Batch
+from suture.training.batches import Batch
 
 
 @dataclass(frozen=True)

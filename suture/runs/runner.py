@@ -201,7 +201,7 @@ class EngineCohort(Cohort, typing.Protocol):
     def asked(self) -> int:
         """How many times clients were asked so far."""
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None, round: int = 0) -> V:
         """One iteration of a phase; `test` is what everybody will be tested with after it, if that is known before it."""
 
     def evaluate(self, deployed: Message) -> Scores:
@@ -288,7 +288,7 @@ class Runner:
         due = phase.evaluate and (number % every == 0 or number == phase.times)
         # The server's reply to an iteration is not known before it; that clients test what they have is.
         test = Nothing(self.judges.ids) if due and self.local else None
-        journey.server = self.cohort.carry_out(phase.body, journey.server, test)
+        journey.server = self.cohort.carry_out(phase.body, journey.server, test, number)
         journey.iteration, journey.improved = number, ()
         line: dict[str, object] = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
         if self.robust:

@@ -19,7 +19,7 @@ from suture.methods.fedproto import COUNTS, PROTOTYPES, FedProto, prototypes
 from suture.methods.local import Local
 from suture.nn.export import to_pyg
 from suture.settings import SplitSettings, TrainingSettings
-from suture.training.local import Batch, batches
+from suture.training.batches import Batch, batches
 
 
 @pytest.fixture(scope="module")

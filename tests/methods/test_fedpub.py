@@ -32,7 +32,7 @@ from suture.methods.local import Local
 from suture.privacy.ledger import RunLedger
 from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import ModelSettings, SplitSettings, TrainingSettings
-from suture.training.local import batches
+from suture.training.batches import batches
 
 SBM = ProxySettings("sbm", 5, 100, 0.1, 0.01)
 HIDING = {"lambda1": 0.9, "lambda2": 0.0}

@@ -19,7 +19,9 @@ from suture.method import Task
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import make_backbone
 from suture.settings import ModelSettings, TrainingSettings
-from suture.training.local import Batch, batches, fresh_moments, optimise, train_locally
+from suture.training.batches import Batch, batches
+from suture.training.local import train_locally
+from suture.training.optimisers import fresh_moments, optimise
 
 FEATURES, CLASSES = 6, 3
 SIZES = (16, 9, 23, 8)

@@ -69,7 +69,8 @@ from suture.methods.feddep.kmeans import kmeans
 from suture.nn.backbones import Sage
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
 from suture.settings import TrainingSettings
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms, train_locally
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments, optimise
 
 CLASSIFIER = "classifier."
 """Prefix of the local F that is trained with the generator."""

@@ -65,7 +65,9 @@ from suture.nn.layers import dropout, linear_init
 from suture.nn.module import ModuleBackbone
 from suture.nn.topk import Index, Links, Similarity
 from suture.settings import TrainingSettings
-from suture.training.local import Batch, Moments, fresh_moments, optimise, train_locally
+from suture.training.batches import Batch
+from suture.training.local import train_locally
+from suture.training.optimisers import Moments, fresh_moments, in_round, optimise
 
 HEAD = "fusion"
 """The classifier of [local || global] embeddings."""
@@ -454,12 +456,13 @@ class FedGgr(Method[Server, Kept]):
             kept = {name: torch.zeros_like(value) for name, value in kept.items()}
         params, moments = clients.state.params | down.params, kept
         loss, z_grads = torch.zeros(len(clients.ids)), []
-        for epoch in range(self.training.local_epochs):
+        settings = in_round(self.training, clients.round)
+        for epoch in range(settings.local_epochs):
             z_grads.append(torch.zeros_like(z_NG))
             objective = partial(self.loss, task=clients.task, z_NG=z_NG, z_grad_NG=z_grads[-1])
             frozen, this_one = self.local_network(clients.task).frozen_names(), range(epoch, epoch + 1)
             params, moments, loss = train_locally(
-                graph, params, moments, objective, self.training, clients.rng, frozen, this_one
+                graph, params, moments, objective, settings, clients.rng, frozen, this_one
             )
         longest = torch.full((len(clients.ids),), down.longest)
         state = replace(clients.state, params=params, moments=moments, z=down.z, longest=longest)

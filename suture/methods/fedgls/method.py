@@ -64,7 +64,8 @@ from suture.nn.backbones import Backbone, Gcn, Mlp
 from suture.nn.graph_learner import GraphLearner, LearnedGraph
 from suture.nn.layers import project
 from suture.nn.topk import Links
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms, train_locally
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments, in_round, optimise
 
 ENCODER, LEARNER = "encoder.", "learner."
 """What the names of phi and omega begin with; theta has the names of its backbone."""
@@ -161,6 +162,7 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         if not self.training.keep_optimizer:
             moments = [map_tree(torch.zeros_like, kept) for kept in moments]
         theta_moments, phi_moments, omega_moments = moments
+        settings = in_round(self.training, clients.round)
 
         edgeless, links, weights, completed = Edgeless.of(graph), state.links, state.weights, graph
         if edgeless.nodes.numel():
@@ -178,12 +180,12 @@ class FedGls(ModelAveraging[Server, KeptGls]):
                 theta,
                 theta_moments,
                 lambda p, batch: sum_terms(self.loss_terms(p, batch, p, clients)),
-                self.training,
+                settings,
                 rng,
                 epochs=range(epoch, epoch + 1),
             )
             distil = partial(self.distillation, completed, theta, task=task, rng=rng.fork("encoder", epoch))
-            phi, phi_moments = self._descend(distil, phi, phi_moments, everyone, self.training.lr)
+            phi, phi_moments = self._descend(distil, phi, phi_moments, everyone, settings.lr)
         params = theta | _prefixed(ENCODER, phi) | _prefixed(LEARNER, omega)
         sent = {name: params[name] for name in down.params}
         kept = KeptGls(clients.ids, params, theta_moments, phi_moments, omega_moments, links, weights)

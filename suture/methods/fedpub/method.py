@@ -54,7 +54,7 @@ from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, we
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
-from suture.training.local import Batch
+from suture.training.batches import Batch
 
 
 @dataclass(frozen=True)

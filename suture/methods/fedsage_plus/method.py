@@ -89,7 +89,8 @@ from suture.methods.fedsage_plus.mend import (
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.nn.sampler import sample_batch
 from suture.settings import TrainingSettings
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms
+from suture.training.local import sum_terms
+from suture.training.optimisers import Moments, fresh_moments, optimise
 
 # Generated features held at a time while mending: 64 MB.
 FEATURES_AT_A_TIME = 1 << 24
@@ -320,7 +321,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         if not all(is_tiled(value) for value in (offers.rows, *offers.fgen.values())):
             # Everybody got the same offers, but as copies of its own: one client at a time.
             alone = [
-                Clients(clients.graph.select([name]), clients.state.select([name]), clients.rng, clients.task)
+                replace(clients, graph=clients.graph.select([name]), state=clients.state.select([name]))
                 for name in clients.ids
             ]
             parts = [self.feed_forward(one, offers.select(one.ids))[1] for one in alone]
