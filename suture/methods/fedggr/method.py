@@ -461,9 +461,7 @@ class FedGgr(Method[Server, Kept]):
             z_grads.append(torch.zeros_like(z_NG))
             objective = partial(self.loss, task=clients.task, z_NG=z_NG, z_grad_NG=z_grads[-1])
             frozen, this_one = self.local_network(clients.task).frozen_names(), range(epoch, epoch + 1)
-            params, moments, loss = train_locally(
-                graph, params, moments, objective, settings, clients.rng, frozen, this_one
-            )
+            params, moments, loss = train_locally(graph, params, moments, objective, settings, clients.rng, frozen, this_one)
         longest = torch.full((len(clients.ids),), down.longest)
         state = replace(clients.state, params=params, moments=moments, z=down.z, longest=longest)
         sent = {name: params[name] for name in down.params}
