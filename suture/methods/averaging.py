@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -223,6 +223,18 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
         return Model(clients.ids, self.received(clients, deployed) if isinstance(deployed, Model) else clients.state.params)
 
 
-def weighted_loss(up: Up) -> float:
+class Weighed(Protocol):
+    """A reply with the client's weight and training loss, both [K]."""
+
+    @property
+    def weight(self) -> Tensor:
+        """n_k."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Of its last local epoch."""
+
+
+def weighted_loss(up: Weighed) -> float:
     """The clients' training loss, as their models are averaged."""
     return float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9))

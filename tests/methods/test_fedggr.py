@@ -19,7 +19,9 @@ from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.synthetic import contextual_block_model
 from suture.method import Task
 from suture.methods.fedggr.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
-from suture.methods.fedggr.method import GLOBAL, Down, FedGgr, everybodys
+from suture.methods.fedggr.messages import Down
+from suture.methods.fedggr.method import GLOBAL, FedGgr
+from suture.methods.fedggr.server_graph import everybodys
 from suture.nn.backbones import make_backbone
 from suture.nn.layers import dropout
 from suture.nn.topk import Links
@@ -301,7 +303,7 @@ def test_branches_are_hidden_in_turn(world: World) -> None:
     method = small(branch_dropout=2 / 3)
     segments = Segments(torch.tensor([0, 2000, 3000]))
     rng = Streams.of(0, ("a", "b"), "test")
-    seen = method.hide_branches(torch.ones(3000, 16), 8, segments, rng)
+    seen = method.fusion.hide_branches(torch.ones(3000, 16), 8, segments, rng)
     local, shared = seen[:, :8], seen[:, 8:]
     assert bool((local == local[:, :1]).all())
     assert bool((shared == shared[:, :1]).all())
@@ -317,7 +319,9 @@ def test_dropped_codes_are_read_by_the_gcn_alone(world: World) -> None:
     server: Any = run_to_end(method, world.clients, world.task).server
     codes, own = everybodys(server.codes), {name: value[0] for name, value in server.own.items()}
     only, rng = Segments(torch.tensor([0, codes.shape[0]])), Streams.of(0, ("server",), "test")
-    graph = method.learner.process(method.learner.generate(server.own, codes, only), Links(*server.links[0], codes.shape[0]))
+    graph = method.server_graph.learner.process(
+        method.server_graph.learner.generate(server.own, codes, only), Links(*server.links[0], codes.shape[0])
+    )
     a = torch.zeros(codes.shape[0], codes.shape[0]).index_put((graph.row, graph.col), graph.weight, accumulate=True)
 
     def expected(read: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,8 @@ from suture.core.kernels import activate, sparse_product
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch
 from suture.nn.backbones import Gcn
-from suture.settings import ModelSettings
+from suture.settings import ModelSettings, TrainingSettings
+from suture.training.optimisers import Moments, descend
 
 ENCODER, DECODER = "encoder.", "decoder."
 
@@ -50,6 +51,15 @@ class GraphAutoencoder:
         error_N = (self.decode(params, self.encode(params, graph), graph) - x_NF).square().mean(1)
         total = error_N.new_zeros(len(graph.ids)).index_add(0, graph.segments.client, error_N)
         return total / graph.sizes.clamp_min(1)
+
+    def train(
+        self, params: Tree, moments: Moments, graph: GraphBatch, epochs: int, settings: TrainingSettings
+    ) -> tuple[Tree, Moments, Tensor]:
+        """(auto-encoders, moments, last loss [K]) after some epochs, each one step."""
+        x_NF, loss = graph.x.dense(), torch.zeros(len(graph.ids), device=graph.device)
+        for _ in range(epochs):
+            params, moments, loss = descend(lambda p: self.loss(p, graph, x_NF), params, moments, settings)
+        return params, moments, loss
 
     @property
     def _encoder(self) -> Gcn:
