@@ -21,7 +21,7 @@ from suture.privacy.mechanisms import clip_factors
 from suture.settings import TrainingSettings
 
 Moments = Tree
-"""Optimiser memory [K, ...]: `step` int64 [K], and for each parameter `name.first` (not plain SGD) and `name.second` (Adam, AdamW)."""
+"""Optimiser memory [K, ...]: `step` int64 [K], and for each parameter `name.first`, `name.second`; plain SGD has neither."""
 
 
 def in_round(settings: TrainingSettings, number: int) -> TrainingSettings:

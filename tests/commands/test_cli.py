@@ -24,7 +24,7 @@ import suture
 from suture import api
 from suture.cli import main
 from suture.commands.stopping import Halt, Stopper
-from suture.config.resolve import load_protocol
+from suture.config.layers import load_protocol
 from suture.errors import DataError
 from suture.graph import datasets
 from suture.graph.cut import load_manifest

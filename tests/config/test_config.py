@@ -10,17 +10,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from suture.config.resolve import (
-    SECTIONS,
-    SHIPPED,
-    Resolved,
-    load_config,
-    load_protocol,
-    protocol_names,
-    resolve,
-    strict,
-    to_toml,
-)
+from suture.config.layers import SECTIONS, SHIPPED, load_config, load_protocol, protocol_names
+from suture.config.resolve import Resolved, resolve, to_toml
+from suture.config.strict import strict
 from suture.errors import ConfigError
 from suture.methods import own_fields
 from suture.methods.fedggr.method import FedGgr
@@ -310,7 +302,7 @@ def test_one_methods_network_must_fit_the_protocol(write: WriteToml, text: str, 
         ("fedprox.muu=1", "unknown fedprox key 'muu': did you mean 'mu'?"),
         ("methods.fedprx.mu=1", "unknown method 'fedprx': did you mean 'fedprox'?"),
         ("methods.fedprox=1", "a method's key is written methods.NAME.KEY"),
-        ("fedprox.training.lr=1", "a method's key is written methods.NAME.KEY"),
+        ("fedprox.split.train=1", "a method's key is written methods.NAME.KEY"),
         ("fedprox.model.hiden=1", "unknown fedprox.model key 'hiden': did you mean 'hidden'?"),
         ("fedprox.model=1", "fedprox.model must be a table, got 1"),
         ("training.lr.x=1", "'training.lr.x' has too many dots"),
