@@ -16,12 +16,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from suture.core.message import Model
-from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Task
 from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
 from suture.nn.knn_graph import with_nearest_neighbours
+from suture.settings import Count
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,8 @@ class FedGnnk(FedAvg):
     summary: ClassVar[str] = "FedAvg; clients without edges link nearest neighbours by raw features"
     paper: ClassVar[str] = "baseline of Fu et al., TMLR 2024"
 
-    neighbours: int = 10
+    neighbours: Count = 10
     """Nodes that each node of a graphless client chooses to be linked with."""
-
-    def __post_init__(self) -> None:
-        if self.neighbours < 1:
-            raise ConfigError(f"{self.name}.neighbours must be >= 1, got {self.neighbours}")
 
     def seen(self, clients: Clients[Kept], training: bool) -> GraphBatch:
         """The completed graphs."""

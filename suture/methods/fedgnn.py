@@ -41,6 +41,7 @@ from suture.graph.batch import Features, GraphBatch, View
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
+from suture.settings import Count, NonNegative
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
 COSINES_AT_A_TIME = 1 << 24
@@ -86,19 +87,15 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
-    neighbours: int = 5
+    neighbours: Count = 5
     """Most foreign neighbours a node can have."""
-    interval: int = 1
+    interval: Count = 1
     """Rounds from one exchange of embeddings to the next."""
-    sigma: float = 0.0
+    sigma: NonNegative = 0.0
     """Noise multiplier of DP-SGD in local training; 0 trains without noise."""
 
     def __post_init__(self) -> None:
-        if self.neighbours < 1 or self.interval < 1:
-            values = f"neighbours={self.neighbours}, interval={self.interval}"
-            raise ConfigError(f"{self.name} needs neighbours and interval >= 1, got {values}")
-        if self.sigma < 0:
-            raise ConfigError(f"{self.name}.sigma must be >= 0, got {self.sigma}")
+        super().__post_init__()
         if self.model.layers < 2:
             raise ConfigError(
                 f"{self.name} needs a model with layers >= 2: below a single layer there are only raw features"

@@ -68,7 +68,7 @@ from suture.methods.feddep.prototypes import OthersPrototypes, Prototypes, for_e
 from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
 from suture.nn.backbones import Sage
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
-from suture.settings import TrainingSettings
+from suture.settings import Count, OpenShare, Positive, Share, TrainingSettings, Whole
 from suture.training.local import sum_terms
 from suture.training.optimisers import Moments, descend, fresh_moments
 
@@ -96,17 +96,17 @@ class FedDep(ModelAveraging[Server, Generating]):
     summary: ClassVar[str] = "FedAvg on subgraphs mended with deep embeddings of missing neighbours"
     paper: ClassVar[str] = "Zhang et al., SDM 2024"
 
-    d_z: int = 128
+    d_z: Count = 128
     """Width of generated embeddings, 64 to 256 in the paper."""
-    clusters: int = 10
+    clusters: Count = 10
     """C, prototypes of each client; 3 to 20 in the paper."""
-    depth: int = 2
+    depth: Count = 2
     """L, how many hops of context a generated embedding stands for; 0 would be fedsage_plus."""
-    r: float = 0.5
+    r: Share = 0.5
     """Probability that a generated embedding is kept by the Bernoulli sampler."""
-    hidden_share: float = 0.5
+    hidden_share: OpenShare = 0.5
     """h, the share of nodes a client hides to train its generator."""
-    most: int = 5
+    most: Count = 5
     """Most neighbours generated for a node."""
     dgen: bool = True
     """Generate neighbours at all; without, this is FedSage."""
@@ -114,32 +114,21 @@ class FedDep(ModelAveraging[Server, Generating]):
     """Exchange prototypes once; without, embeddings and gradients travel in every epoch of the generator."""
     nfdp: bool = True
     """Privacy by sampling alone; without, by DP-SGD."""
-    sigma: float = 2.0
+    sigma: Positive = 2.0
     """nfdp=False: noise multiplier of DP-SGD."""
-    pretrain_epochs: int = 20
+    pretrain_epochs: Count = 20
     """Epochs of the GNN whose embeddings are clustered."""
-    generator_epochs: int = 50
+    generator_epochs: Count = 50
     """Epochs of the generator, each one full-batch step."""
-    generator_lr: float = 0.003
+    generator_lr: Positive = 0.003
     """Learning rate of the generator's Adam."""
-    batch_size: int = 32
+    batch_size: Whole = 32
     """Training nodes in a mini-batch; 0 trains full batch, without sampling neighbours."""
-    fanout: int = 5
+    fanout: Count = 5
     """Neighbours sampled in each layer."""
 
     def __post_init__(self) -> None:
-        for field in ("d_z", "clusters", "most", "pretrain_epochs", "generator_epochs", "fanout"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"feddep.{field} must be >= 1, got {getattr(self, field)}")
-        if self.depth < 1:
-            raise ConfigError(f"feddep.depth must be >= 1, got {self.depth}; depth 0 generates features: use fedsage_plus")
-        if not 0 <= self.r <= 1:
-            raise ConfigError(f"feddep.r is a probability and must lie in [0, 1], got {self.r}")
-        if not 0 < self.hidden_share < 1:
-            raise ConfigError(f"feddep.hidden_share must lie between 0 and 1, got {self.hidden_share}")
-        if self.generator_lr <= 0 or self.sigma <= 0 or self.batch_size < 0:
-            values = f"generator_lr={self.generator_lr}, sigma={self.sigma}, batch_size={self.batch_size}"
-            raise ConfigError(f"feddep needs generator_lr and sigma > 0 and batch_size >= 0, got {values}")
+        super().__post_init__()
         training = replace(self.training, batch_size=self.batch_size, fanouts=self._fanouts(self.model.layers))
         if not self.nfdp:
             training = replace(training, dp_sigma=self.sigma)

@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, get_args, get_type_hints
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ from suture.core.kernels import pointers
 from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, mean, tile
-from suture.errors import ConfigError, unknown
+from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, Server, weighted_loss
@@ -66,7 +66,7 @@ from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
 from suture.nn.module import ModuleBackbone
 from suture.nn.topk import Index, Similarity
-from suture.settings import TrainingSettings
+from suture.settings import Count, DroppedShare, NonNegative, Share, TrainingSettings, Whole
 from suture.training.batches import Batch
 from suture.training.local import train_locally
 from suture.training.optimisers import Moments, fresh_moments, in_round, leaves_of, stepped
@@ -113,27 +113,27 @@ class FedGgr(Method[GraphServer, Embedded]):
     paper: ClassVar[str] = "Liu et al., 2023"
     one_model: ClassVar[bool] = False
 
-    k: int = 20
+    k: Count = 20
     """Neighbours each node chooses in the learned graph."""
     gsl: bool = True
     """Use the server's graph; without (Figure 3) this is FedAvg with the classifier of equation (4)."""
-    local_width: int = 0
+    local_width: Whole = 0
     """F_l, width of local embeddings; 0: one for each class, and the classifier starts as the sum of local and global."""
-    global_width: int = 0
+    global_width: Whole = 0
     """F_g, width of global embeddings; 0: one for each class."""
-    code_width: int = 256
+    code_width: Count = 256
     """p, numbers a node's features are compressed to."""
     encoder: Literal["linear", "relu"] = "linear"
     """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
     alignment: Literal["averaged", "shared", "none"] = "averaged"
     """Auto-encoders are averaged after every pretraining round, or only start alike, or not even that."""
-    pretrain_rounds: int = 10
+    pretrain_rounds: Whole = 10
     """Rounds of pretraining, each one power iteration or `pretrain_epochs` epochs; without averaging they add up."""
-    pretrain_epochs: int = 5
+    pretrain_epochs: Count = 5
     """encoder = relu: epochs of each of these rounds."""
-    pretrain_lr: float = 0.003
+    pretrain_lr: NonNegative = 0.003
     """encoder = relu: learning rate."""
-    pretrain_hidden: int = 128
+    pretrain_hidden: Count = 128
     """encoder = relu: hidden width of encoder and decoder."""
     generator: Generator = "mlp-d"
     """What is learned about codes before they are compared."""
@@ -143,41 +143,22 @@ class FedGgr(Method[GraphServer, Embedded]):
     """How codes are compared."""
     edges: Edges = "relu"
     """P of equation (7), from similarities to weights."""
-    refresh: int = 50
+    refresh: Count = 50
     """Rounds after which neighbours are searched anew."""
     index: Index = "auto"
     """How they are searched: exact, approximate (faiss), or by the number of nodes."""
     activation: Literal["none", "relu"] = "none"
     """Of [local || global] before the classifier; relu is for wide embeddings."""
-    fusion_dropout: float = 0.0
+    fusion_dropout: DroppedShare = 0.0
     """Dropped share of [local || global] embeddings while training."""
-    branch_dropout: float = 1.0
+    branch_dropout: Share = 1.0
     """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
-    code_dropout: float = 0.0
+    code_dropout: DroppedShare = 0.0
     """Dropped share of the codes' numbers the server's GCN reads while training; neighbours are found by all of them."""
-    server_lr: float = 0.0
+    server_lr: NonNegative = 0.0
     """Learning rate of the server; 0: that of the clients."""
     returned: Literal["last", "first", "mean"] = "last"
     """Which local epoch's gradient of Z a client sends."""
-
-    def __post_init__(self) -> None:
-        counts = ("k", "code_width", "pretrain_epochs", "pretrain_hidden", "refresh")
-        for key in counts:
-            if getattr(self, key) < 1:
-                raise ConfigError(f"fedggr.{key} must be >= 1, got {getattr(self, key)}")
-        for key in ("local_width", "global_width", "pretrain_rounds", "pretrain_lr", "server_lr"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"fedggr.{key} must be >= 0, got {getattr(self, key)}")
-        for key in ("fusion_dropout", "code_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(f"fedggr.{key} must be in [0, 1), got {getattr(self, key)}")
-        if not 0 <= self.branch_dropout <= 1:
-            raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
-        kinds = get_type_hints(FedGgr)
-        choices = ("encoder", "alignment", "generator", "between", "similarity", "edges", "index", "activation", "returned")
-        for key in choices:
-            if getattr(self, key) not in get_args(kinds[key]):
-                raise unknown(f"fedggr.{key}", getattr(self, key), get_args(kinds[key]))
 
     # The parts
 

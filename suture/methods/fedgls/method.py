@@ -64,6 +64,7 @@ from suture.nn.backbones import Backbone, Gcn, Mlp
 from suture.nn.graph_learner import GraphLearner, LearnedGraph
 from suture.nn.layers import project
 from suture.nn.topk import Links
+from suture.settings import Count, NonNegative, Positive
 from suture.training.local import sum_terms, train_locally
 from suture.training.optimisers import Moments, fresh_moments, in_round, optimise
 
@@ -95,22 +96,17 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     one_model: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
-    neighbours: int = 10
+    neighbours: Count = 10
     """Nodes that each node of a graphless client is linked with, besides itself."""
-    learner_lr: float = 0.001
+    learner_lr: NonNegative = 0.001
     """Gamma, the learning rate of the graph learner; 0 leaves the graph of nearest neighbours as it is."""
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Tau of the contrastive loss."""
-    learner_layers: int = 2
+    learner_layers: Count = 2
     """Layers of the attentive encoder."""
 
     def __post_init__(self) -> None:
-        if self.neighbours < 1 or self.learner_layers < 1:
-            values = f"neighbours={self.neighbours}, learner_layers={self.learner_layers}"
-            raise ConfigError(f"fedgls needs neighbours and learner_layers >= 1, got {values}")
-        if self.learner_lr < 0 or self.temperature <= 0:
-            values = f"learner_lr={self.learner_lr}, temperature={self.temperature}"
-            raise ConfigError(f"fedgls needs learner_lr >= 0 and temperature > 0, got {values}")
+        super().__post_init__()
         object.__setattr__(self, "model", replace(self.model, kind="gcn"))
 
     def backbone(self, task: Task) -> Backbone:

@@ -76,7 +76,7 @@ from suture.methods.fedsage_plus.mending import Mender
 from suture.methods.fedsage_plus.messages import ForeignGradient, GeneratorUp, Gradients, Offer, Offers
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.fedsage_plus.patch import Patch, no_patch, with_generated_nodes
-from suture.settings import TrainingSettings
+from suture.settings import Count, NonNegative, OpenShare, Positive, TrainingSettings, Whole
 from suture.training.optimisers import Moments, fresh_moments, stepped
 
 
@@ -112,58 +112,48 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     summary: ClassVar[str] = "FedSage on subgraphs mended by a generator of missing neighbours"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
 
-    hidden_share: float = 0.05
+    hidden_share: OpenShare = 0.05
     """h, the share of nodes a client hides to train its generator."""
-    generator_epochs: int = 200
+    generator_epochs: Count = 200
     """e_g, optimiser steps of the generator."""
-    generator_lr: float = 0.003
+    generator_lr: Positive = 0.003
     """Learning rate of the generator's Adam."""
-    latent: int = 64
+    latent: Count = 64
     """Width of the generator's embeddings, d_z."""
-    generator_batch: int = 128
+    generator_batch: Whole = 128
     """|V_i^t|, nodes of a step of the generator; 0 takes all that remained, without sampling neighbours."""
-    rehide: int = 10
+    rehide: Whole = 10
     """After so many steps of the generator other nodes are hidden; 0: never."""
     calibrated: bool = True
     """Draw generated rows towards what is known, as far as other impaired graphs say."""
     unbiased: bool = True
     """Round counts up or down at random, so that nothing is lost on average; otherwise to the nearest, as printed."""
-    softness: float = 0.3
+    softness: NonNegative = 0.3
     """How softly rows are matched with other clients' nodes; 0: with the nearest, as printed."""
-    width: int = 8
+    width: Count = 8
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
-    alpha: float = 1.0
+    alpha: NonNegative = 1.0
     """Weight of the other clients' gradients; 0 exchanges nothing while the generator trains."""
-    lambda_d: float = 1.0
+    lambda_d: NonNegative = 1.0
     """Weight of the count loss L^d."""
-    lambda_f: float = 1.0
+    lambda_f: NonNegative = 1.0
     """Weight of the feature loss L^f."""
-    most: int = 5
+    most: Count = 5
     """Most neighbours generated for a node."""
-    exchanged: int = 32
+    exchanged: Count = 32
     """Most rows a client sends to the others in one iteration."""
-    entries: int = 512
+    entries: Count = 512
     """Entries kept of a generated feature row, where features are sparse."""
     shared_generator: bool = False
     """One generator for everybody by FedAvg (appendix D.2) instead of one for each client."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.hidden_share < 1:
-            raise ConfigError(f"{self.name}.hidden_share must lie between 0 and 1, got {self.hidden_share}")
-        for field in ("generator_epochs", "latent", "width", "most", "exchanged", "entries"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"{self.name}.{field} must be >= 1, got {getattr(self, field)}")
         if self.exchanged < self.width + 2 and self.alpha > 0 and not self.shared_generator:
             raise ConfigError(
                 f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
                 "nobody answers fewer rows, because their features could be solved for"
             )
-        for field in ("alpha", "lambda_d", "lambda_f", "generator_batch", "rehide", "softness"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"{self.name}.{field} must be >= 0, got {getattr(self, field)}")
-        if self.generator_lr <= 0:
-            raise ConfigError(f"{self.name}.generator_lr must be > 0, got {self.generator_lr}")
 
     def neighgen(self, task: Task) -> NeighGen:
         """The generator."""
