@@ -35,9 +35,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.streams import Streams
 from suture.core.tree import Tree, mean
 from suture.errors import ConfigError
-from suture.graph.batch import Features, GraphBatch, View
+from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
@@ -214,21 +215,15 @@ class ExpandingBackbone(Backbone):
 
     def hidden(self, params: Tree, graph: GraphBatch) -> Tensor:
         """The input of the last layer without foreign neighbours and without dropout, [N, H]."""
-        h: Tensor | Features = graph.x
-        for index in range(1, self.settings.layers):
-            out = self.apply_layer(f"layer{index}", params, h, graph)
-            h = self._finish(params[f"layer{index}.bias"], out, graph.segments, None, index)
+        h = super().last_input(params, graph)
         if isinstance(h, Features):
             raise TypeError("a model with one layer has no hidden embeddings")
         return h
 
-    def apply_layer(
-        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
-    ) -> Tensor:
-        """The layer; before the last one, foreign neighbours are mixed in."""
-        if name == f"layer{self.settings.layers}" and isinstance(graph, ExpandedGraph) and isinstance(h, Tensor):
-            h = graph.expanded(h)
-        return super().apply_layer(name, params, h, graph, view)  # type: ignore[safe-super]
+    def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
+        """The activations, with foreign neighbours mixed in."""
+        h = super().last_input(params, graph, rng)
+        return graph.expanded(h) if isinstance(graph, ExpandedGraph) and isinstance(h, Tensor) else h
 
 
 @cache

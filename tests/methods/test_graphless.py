@@ -17,10 +17,9 @@ from suture.graph.batch import Features, GraphBatch
 from suture.graph.data import validate
 from suture.graph.synthetic import contextual_block_model
 from suture.methods import METHODS
-from suture.methods.fed_gnnk import FedGnnk
+from suture.methods.fed_gnnk import FedGnnk, with_nearest_neighbours
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import BACKBONES, make_backbone
-from suture.nn.knn_graph import with_nearest_neighbours
 from suture.runs.runner import Prepared, execute, prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 
