@@ -170,8 +170,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def fresh(self, clients: Clients[Nothing]) -> Kept:
         """Everybody's initial model; `Mine(**vars(self.fresh(clients)), more=...)` is a state with more in it."""
-        device = clients.graph.device
-        params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), len(clients.ids)).items()}
+        params = tile(self.initial_params(clients.task), len(clients.ids), clients.graph.device)
         return Kept(clients.ids, params, fresh_moments(params, self.training))
 
     def deploy(self, server: V, ids: Sequence[str]) -> Message:

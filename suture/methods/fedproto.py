@@ -93,8 +93,8 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
         if clients.task.link and self.predict_by == "prototype":
             raise ConfigError("fedproto.predict_by prototype is for nodes; link prediction needs predict_by=classifier")
         kept = self.fresh(clients)
-        nothing = tile(self.init_server(clients.task).params, len(clients.ids))
-        return replace(kept, params=kept.params | {n: v.to(clients.graph.device) for n, v in nothing.items()})
+        nothing = tile(self.init_server(clients.task).params, len(clients.ids), clients.graph.device)
+        return replace(kept, params=kept.params | nothing)
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:
         """Line 2: cross-entropy, and the distance of the batch's prototypes from the received ones."""

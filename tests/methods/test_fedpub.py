@@ -27,7 +27,7 @@ from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.method import Federation, FedPub, Up, label_similarity, layout_of, placed
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
-from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.local import Local
 from suture.privacy.ledger import RunLedger
 from suture.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -455,8 +455,8 @@ def test_malformed_sparse_models_are_refused() -> None:
 
 def test_the_layout_does_not_depend_on_the_order_of_the_tree() -> None:
     tree = {"b": torch.randn(2, 3), "w": torch.randn(2, 3, 4), "a": torch.randn(2, 5, 1)}
-    layout = Layout.of(tree, ["w", "a"])
-    assert layout == Layout.of(dict(reversed(tree.items())), ["a", "w"])
+    layout = RowLayout.of(tree, ["w", "a"])
+    assert layout == RowLayout.of(dict(reversed(tree.items())), ["a", "w"])
     assert layout.entries == 3 + 12 + 5
     for name, value in layout.split(layout.join(tree)).items():
         assert torch.equal(value, tree[name])

@@ -54,7 +54,7 @@ from torch import Tensor
 from suture.core.kernels import pointers
 from suture.core.message import Nothing, Rows
 from suture.core.streams import Streams, generator
-from suture.core.tree import Tree
+from suture.core.tree import Tree, prefixed
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
@@ -198,7 +198,7 @@ class FedDep(ModelAveraging[Server, Generating]):
     def initial_generator(self, task: Task) -> Tree:
         """DGen and the local F of L^c, [1, ...]."""
         rng = generator(task.seed, "initial generator")
-        classifier = {CLASSIFIER + name: value for name, value in self.backbone(task).init(rng).items()}
+        classifier = prefixed(CLASSIFIER, self.backbone(task).init(rng))
         return self.deep_generator(task).init(rng) | classifier
 
     def plan(self) -> tuple[Phase[Server], ...]:

@@ -15,9 +15,9 @@ from torch import Tensor
 from suture.core.kernels import Segments, SparseMatrix, client_mean
 from suture.core.message import Rows
 from suture.core.streams import Streams
-from suture.core.tree import Tree
+from suture.core.tree import Tree, under
 from suture.graph.impair import Impaired
-from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each, part
+from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
 from suture.methods.feddep.fused import FusedSage, with_embeddings
 from suture.methods.feddep.without_proto import along
 
@@ -72,7 +72,7 @@ class Objective:
         kept = bernoulli(made.used, self.kept_share, hurt.graph.segments, rng.fork("bernoulli"))
         graph = with_embeddings(hurt.graph, made.mean(kept))
         view = graph.train
-        logits = self.classifier.logits(part(params, CLASSIFIER), graph, rng.fork("classifier"), view)
+        logits = self.classifier.logits(under(CLASSIFIER, params), graph, rng.fork("classifier"), view)
         loss = F.cross_entropy(logits, graph.y[view.nodes], reduction="none")
         return client_mean(loss, view.segments.client, len(graph.ids))
 

@@ -47,7 +47,7 @@ def for_everybody_else(told: Prototypes) -> OthersPrototypes:
 
 def trained_embeddings(network: Sage, initial: Tree, graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Tensor:
     """Line 1: z_v of every node [N, D], from a network that every client trains alone."""
-    start = {name: value.to(graph.device) for name, value in tile(initial, len(graph.ids)).items()}
+    start = tile(initial, len(graph.ids), graph.device)
     moments = fresh_moments(start, settings)
     params, _, _ = train_locally(graph, start, moments, lambda p, batch: batch.cross_entropy(network, p), settings, rng)
     with torch.no_grad():

@@ -74,3 +74,10 @@ class Fusion:
 
 def _add_rows(z_grad_NG: Tensor, nodes: Tensor, local_width: int, fused_grad: Tensor) -> None:
     z_grad_NG.index_add_(0, nodes, fused_grad[:, local_width:])
+
+
+def one_of(z_grads: Sequence[Tensor], which: str) -> Tensor:
+    """The gradient of Z that is returned, of those of the local epochs: the first, the last or their mean."""
+    if which == "mean":
+        return torch.stack(list(z_grads)).mean(0)
+    return z_grads[0] if which == "first" else z_grads[-1]

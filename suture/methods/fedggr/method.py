@@ -59,7 +59,7 @@ from suture.graph.batch import GraphBatch
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, Server, weighted_loss
 from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
-from suture.methods.fedggr.fusion import Fusion
+from suture.methods.fedggr.fusion import Fusion, one_of
 from suture.methods.fedggr.messages import Codes, Down, Encoder, Up
 from suture.methods.fedggr.server_graph import ServerGraph, comparable, everybodys, pieces_of, whole_gradient
 from suture.nn.backbones import Backbone, make_backbone
@@ -185,6 +185,10 @@ class FedGgr(Method[GraphServer, Embedded]):
         learner = GraphLearner(self.code_width, self.k, *kind, index=self.index)
         return ServerGraph(learner, self.model.dropout, self.code_dropout)
 
+    @property
+    def _pretraining(self) -> TrainingSettings:
+        return replace(self.training, optimizer="adam", lr=self.pretrain_lr, weight_decay=0.0)
+
     def autoencoder(self, task: Task) -> GraphAutoencoder | LinearAutoencoder:
         """Equation (1)."""
         if self.encoder == "linear":
@@ -196,11 +200,6 @@ class FedGgr(Method[GraphServer, Embedded]):
         rng = generator(task.seed, "initial weights")
         return self.local_network(task).init(rng) | self.fusion.init(self.widths(task), task.classes, rng)
 
-    def initial_own(self, task: Task) -> Tree:
-        """W_S."""
-        rng = generator(task.seed, "server weights")
-        return self.server_graph.init(self.model.hidden, self.widths(task)[1], rng)
-
     def initial_autoencoder(self, task: Task) -> Tree:
         """The one everybody starts from, [1, ...]."""
         return self.autoencoder(task).init(generator(task.seed, "initial auto-encoder"))
@@ -208,9 +207,9 @@ class FedGgr(Method[GraphServer, Embedded]):
     def initial_autoencoders(self, clients: Clients[Nothing]) -> Tree:
         """Of each client, [K, ...]."""
         if self.alignment != "none":
-            return tile(self.initial_autoencoder(clients.task), len(clients.ids))
+            return tile(self.initial_autoencoder(clients.task), len(clients.ids), clients.graph.device)
         each = [self.autoencoder(clients.task).init(generator(clients.task.seed, "own", name)) for name in clients.ids]
-        return {name: torch.cat([tree[name] for tree in each]) for name in each[0]}
+        return {name: torch.cat([tree[name] for tree in each]).to(clients.graph.device) for name in each[0]}
 
     # The server's side
 
@@ -223,7 +222,9 @@ class FedGgr(Method[GraphServer, Embedded]):
 
     def init_server(self, task: Task) -> GraphServer:
         """W_S: the generator starts as the identity; nothing is known of the nodes yet."""
-        own = self.initial_own(task) if self.gsl else {}
+        own: Tree = {}
+        if self.gsl:
+            own = self.server_graph.init(self.model.hidden, self.widths(task)[1], generator(task.seed, "server weights"))
         shared = self.gsl and self.alignment == "averaged"
         return GraphServer(
             SERVER,
@@ -290,8 +291,7 @@ class FedGgr(Method[GraphServer, Embedded]):
         heard = {name: up.z_grad.select([k]).values * share[k] for k, name in enumerate(up.ids)}
         z_grad = whole_gradient(heard, z_NG, server.codes)
         grads = torch.autograd.grad(z_NG, list(leaves.values()), z_grad, materialize_grads=True)
-        settings = replace(self.training, lr=self.server_lr or self.training.lr)
-        settings = in_round(settings, server.round + 1)
+        settings = in_round(replace(self.training, lr=self.server_lr or self.training.lr), server.round + 1)
         return stepped(leaves, dict(zip(leaves, grads, strict=True)), server.moments, settings)
 
     def deploy(self, server: GraphServer, ids: Sequence[str]) -> Message:
@@ -308,13 +308,10 @@ class FedGgr(Method[GraphServer, Embedded]):
         graph, count = clients.graph, len(clients.ids)
         if graph.pairs is not None:
             raise ConfigError("fedggr's classifier is one of nodes, and link prediction has none; choose another method")
-        device = graph.device
-        params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), count).items()}
-        autoencoder: Tree = {}
-        if self.gsl:
-            autoencoder = {n: v.to(device) for n, v in self.initial_autoencoders(clients).items()}
+        params = tile(self.initial_params(clients.task), count, graph.device)
+        autoencoder = self.initial_autoencoders(clients) if self.gsl else {}
         by_gradient = self.gsl and self.encoder == "relu"
-        nothing = Rows(torch.zeros(graph.num_nodes, self.widths(clients.task)[1], device=device), graph.segments.ptr)
+        nothing = Rows(torch.zeros(graph.num_nodes, self.widths(clients.task)[1], device=graph.device), graph.segments.ptr)
         return Embedded(
             clients.ids,
             params=params,
@@ -324,10 +321,6 @@ class FedGgr(Method[GraphServer, Embedded]):
             autoencoder=autoencoder,
             autoencoder_moments=fresh_moments(autoencoder, self._pretraining) if by_gradient else {},
         )
-
-    @property
-    def _pretraining(self) -> TrainingSettings:
-        return replace(self.training, optimizer="adam", lr=self.pretrain_lr, weight_decay=0.0)
 
     @step
     def train_autoencoder(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Encoder]:
@@ -365,17 +358,17 @@ class FedGgr(Method[GraphServer, Embedded]):
         frozen = self.local_network(clients.task).frozen_names()
         for epoch in range(settings.local_epochs):
             z_grads.append(torch.zeros_like(z_NG))
-            objective = partial(self.loss, task=clients.task, z_NG=z_NG, z_grad_NG=z_grads[-1])
+            objective = partial(self.loss, clients.task, z_NG, z_grads[-1])
             params, moments, loss = train_locally(
                 graph, params, moments, objective, settings, clients.rng, frozen, range(epoch, epoch + 1)
             )
         longest = torch.full((len(clients.ids),), down.longest)
         state = replace(clients.state, params=params, moments=moments, z=down.z, longest=longest)
         sent = {name: params[name] for name in down.params}
-        z_grad = Rows(_returned(z_grads, self.returned), down.z.ptr)
+        z_grad = Rows(one_of(z_grads, self.returned), down.z.ptr)
         return state, Up(clients.ids, sent, z_grad, graph.sizes.float(), loss)
 
-    def loss(self, params: Tree, batch: Batch, task: Task, z_NG: Tensor, z_grad_NG: Tensor) -> Tensor:
+    def loss(self, task: Task, z_NG: Tensor, z_grad_NG: Tensor, params: Tree, batch: Batch) -> Tensor:
         """Equation (5) of each client [K]; going backward adds the gradient of Z to `z_grad_NG`."""
         local_BL = batch.logits(self.local_network(task), params)
         return self.fusion.loss(params, local_BL, batch, z_NG, z_grad_NG)
@@ -404,9 +397,3 @@ class FedGgr(Method[GraphServer, Embedded]):
             z = padded[segments.client, segments.place] if known else padded.new_zeros(segments.total, padded.shape[2])
             fused = torch.cat([fused, z], 1)
         return self.fusion.classify(model.params, fused, segments)
-
-
-def _returned(z_grads: Sequence[Tensor], which: str) -> Tensor:
-    if which == "mean":
-        return torch.stack(list(z_grads)).mean(0)
-    return z_grads[0] if which == "first" else z_grads[-1]

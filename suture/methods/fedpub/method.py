@@ -52,7 +52,7 @@ from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import Averaging, Kept, Trained
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
-from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
 from suture.settings import Cosine, Count, NonNegative, Share
 from suture.training.batches import Batch
@@ -277,9 +277,9 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         return Model(clients.ids, clients.state.model)
 
 
-def layout_of(params: Tree) -> Layout:
+def layout_of(params: Tree) -> RowLayout:
     """The layout of what a client keeps, whose masks say which parameters have one."""
-    return Layout.of(weights_of(params), masks_of(params))
+    return RowLayout.of(weights_of(params), masks_of(params))
 
 
 def label_similarity(counts_KC: Tensor) -> Tensor:

@@ -187,9 +187,8 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def init_clients(self, clients: Clients[Nothing]) -> Mending:
         """The classifier, a fresh generator that is the same for all, and no generated neighbour yet."""
-        kept, device = self.fresh(clients), clients.graph.device
-        fresh = tile(self.fresh_generator(clients.task), len(clients.ids))
-        made = {name: value.to(device) for name, value in fresh.items()}
+        kept = self.fresh(clients)
+        made = tile(self.fresh_generator(clients.task), len(clients.ids), clients.graph.device)
         patch = no_patch(clients.graph, self.entries)
         return Mending(
             clients.ids,
