@@ -14,7 +14,6 @@ from harness import World, run_to_end, small_world
 from suture.core.kernels import Segments
 from suture.core.streams import Streams, generator
 from suture.engines.embedded import EmbeddedCohort
-from suture.errors import SutureError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.synthetic import contextual_block_model
 from suture.method import Task
@@ -344,22 +343,3 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
     with torch.no_grad():
         scores, same = (method.predict(world.whole, m, world.task) for m in (one, blank))
     torch.testing.assert_close(scores, same)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"k": 0},
-        {"encoder": "tanh"},
-        {"refresh": 0},
-        {"server_lr": -1.0},
-        {"alignment": "avg"},
-        {"returned": "sum"},
-        {"activation": "tanh"},
-        {"branch_dropout": 1.5},
-        {"code_dropout": 1.0},
-    ],
-)
-def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SutureError, match=r"fedggr\."):
-        FedGgr(**wrong)

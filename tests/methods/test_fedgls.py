@@ -329,20 +329,6 @@ def test_moments_start_anew_if_they_are_not_kept(world: World) -> None:
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"neighbours": 0}, "neighbours and learner_layers >= 1, got neighbours=0"),
-        ({"learner_layers": 0}, "learner_layers=0"),
-        ({"learner_lr": -1.0}, "learner_lr=-1.0"),
-        ({"temperature": 0.0}, "temperature=0.0"),
-    ],
-)
-def test_bad_hyper_parameters_are_refused(fields: dict[str, float], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        FedGls(**fields)  # type: ignore[arg-type]
-
-
 def test_links_and_foreign_networks_are_refused(world: World) -> None:
     method = gls()
     graph = hide_links(small_world().clients.select(["owner-ash"]), SplitSettings(), 0)

@@ -621,21 +621,6 @@ def test_a_users_own_network_takes_part(world: World) -> None:
         torch.testing.assert_close(server.select([name]).signature[0], out, atol=1e-5, rtol=1e-5)
 
 
-def test_bad_hyper_parameters_are_refused() -> None:
-    for fields, sentence in (
-        ({"tau": -1.0}, r"fedpub.tau must be >= 0, got -1.0"),
-        ({"lambda1": -0.1}, "fedpub.lambda1 must be >= 0"),
-        ({"threshold": -0.1}, "fedpub.threshold must be >= 0"),
-        ({"community": 1.5}, "fedpub.community is a cosine"),
-        ({"proxy_blocks": 0}, "proxy blocks"),
-        ({"proxy_p_in": 2.0}, "fedpub.proxy_p_in is a probability"),
-        ({"similarity": "lables"}, "unknown fedpub.similarity 'lables': did you mean 'labels'"),
-        ({"regularise": "none"}, "unknown fedpub.regularise"),
-    ):
-        with pytest.raises(ConfigError, match=sentence):
-            FedPub(**fields)  # type: ignore[arg-type]
-
-
 def test_matrices_are_kept_in_the_order_of_the_cohort() -> None:
     matrix = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     out = placed(matrix, ["a", "b"], ["b", "c", "a"])

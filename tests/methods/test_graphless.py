@@ -184,8 +184,3 @@ def test_a_method_that_needs_edges_refuses_graphless_clients() -> None:
     with pytest.raises(ConfigError, match="needs_edges cannot train clients without edges"):
         execute(hidden, method, protocol)
     execute(whole, method, protocol)
-
-
-def test_bad_numbers_of_neighbours_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"local_gnnk\.neighbours must be >= 1, got 0"):
-        METHODS["local_gnnk"](neighbours=0)  # type: ignore[call-arg]
