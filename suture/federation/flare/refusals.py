@@ -49,7 +49,7 @@ def _watch_rights(audit: AuditLog) -> None:
 def no_right(right: str, user: str) -> Reason:
     """What it means that a user lacks this right."""
     if right == TO_BRING_CODE:
-        return Reason(Code.FOREIGN_CODE, f"a job of {user} brings code of its own, which nobody may")
+        return Reason(Code.FOREIGN_CODE, f"a job brings code of its own; {user} submitted it")
     return Reason(Code.NO_RIGHT, f"{user} has no right to {right}")
 
 
