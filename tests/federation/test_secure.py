@@ -21,7 +21,7 @@ from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import order_of
 from suture.federation.wire.reasons import Refused, Unreachable
 from suture.federation.wire.sealed import Sealed, to_words
-from suture.methods.fedavg import Up
+from suture.methods.averaging import Up
 from suture.runs.checkpoint import load_models
 
 

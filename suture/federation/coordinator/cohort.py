@@ -39,7 +39,7 @@ from suture.federation.wire.orders import FaultSettings
 from suture.federation.wire.reasons import BadReply, Reason, Unreachable
 from suture.federation.wire.signatures import read, signature, wire_types
 from suture.federation.wire.transport import Audit, Transport
-from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V, summed_steps
+from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
 
 
 @dataclass
@@ -185,7 +185,7 @@ class OwnersCohort(Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(run.method).__name__}; decorate it with @step")
         run.asked += 1
-        if run.secure and step.__name__ in summed_steps(run.method):
+        if run.secure and step.__name__ in run.method.sums:
             return cast(R, self._secure_ask(step.__name__, message.select(self._ids)))
         replies = self._exchange("ask", step.__name__, message.select(self._ids))
         reply = cast(R, self._joined(replies))

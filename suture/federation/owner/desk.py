@@ -20,7 +20,6 @@ from suture.federation.owner.sealing import Sealing
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.federation.wire.transport import Audit
-from suture.method import summed_steps
 from suture.privacy.disclosure import EVALUATION_STEP
 
 log = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ class Desk:
 
     def _ask(self, frame: Frame) -> Frame:
         run, step, number = self._run(frame), frame.text("step"), frame.number("number")
-        if run.agreed.secure and step in summed_steps(run.agreed.method):
+        if run.agreed.secure and step in run.agreed.method.sums:
             raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly", Code.SECRECY)
         reply, packed = run.ask(step, number, frame.number("base"), frame.body)
         run.record(number, step, reply)

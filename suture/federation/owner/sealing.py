@@ -12,7 +12,6 @@ from suture.federation.owner.run import RunAtOwner
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.sealed import Sealed, shape_as_json, summed_shape, to_words
-from suture.method import summed_steps
 from suture.privacy.secure_aggregation import Member
 
 OPENED = "opened.json"
@@ -59,7 +58,7 @@ class Sealing:
 
     def _ask(self, frame: Frame) -> Frame:
         run, step, number, member = self._run(frame), frame.text("step"), frame.number("number"), self._member(frame)
-        if step not in summed_steps(run.agreed.method):
+        if step not in run.agreed.method.sums:
             raise Refused(f"{run.agreed.method.name} does not declare that it needs only sums of {step}", Code.UNDECLARED)
         shares = frame.header.get("shares")
         if not isinstance(shares, dict):
