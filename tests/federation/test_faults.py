@@ -16,14 +16,15 @@ from opacus.accountants import PRVAccountant
 from suture import api
 from suture.core.message import Message, Model, Nothing
 from suture.core.tree import tile
+from suture.errors import IntegrityError
 from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.coordinator import Coordinator
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.frames import SEVERAL, Frame
 from suture.federation.wire.orders import FaultSettings, Order, order_of
-from suture.federation.wire.reasons import Refused, Unreachable
-from suture.federation.wire.status import State
+from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
+from suture.federation.wire.status import State, Status
 from suture.federation.wire.terms import terms_of
 from suture.graph.shard import load_shard, save_shard
 from suture.graph.splits import Role
@@ -222,7 +223,8 @@ def test_a_lost_owner_is_named_and_rejoins(method: str, shards: Path, tmp_path: 
     faults = replace(QUICK, on_loss="continue", patience=0.0)
     assert coordinator(ordered(made, faults), tmp_path, transport).carry_on() is not None
     events = read_audit(tmp_path / AUDIT)
-    assert next(line["owner"] for line in events if line["event"] == "owner is lost") == "client-01"
+    lost = next(line for line in events if line["event"] == "owner is lost")
+    assert (lost["owner"], lost["code"]) == ("client-01", Code.NO_ANSWER)
     assert any(line["event"] == "owner is back" and line["owner"] == "client-01" for line in events)
     assert len(metrics(tmp_path)) == 6
     sent = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
@@ -413,6 +415,7 @@ def test_a_bad_reply_is_refused_named_and_harmless(kind: str, shards: Path, tmp_
     refused = [line for line in read_audit(tmp_path / "spoilt" / AUDIT) if line["event"] == "owner is lost"]
     assert refused[0]["owner"] == "client-00"
     assert reason in str(refused[0]["reason"])
+    assert refused[0]["code"] == Code.BAD_REPLY
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
@@ -456,11 +459,15 @@ POLICIES = {
 def test_an_owner_refuses_what_its_policy_forbids(kind: str, shards: Path, tmp_path: Path) -> None:
     policy, reason = POLICIES[kind]
     transport = InProcess(tmp_path / "owners", shards, {"client-01": policy})
-    with pytest.raises(Refused, match="owner client-01 refuses"):
-        coordinator(ordered(planned()), tmp_path, transport).carry_on()
+    leg = coordinator(ordered(planned()), tmp_path, transport)
+    with pytest.raises(Refused, match="owner client-01 refuses") as caught:
+        leg.carry_on()
+    assert caught.value.code == Code.POLICY
+    assert leg.status.state == State.REFUSED and leg.status.reason is not None and leg.status.reason.code == Code.POLICY
     assert any(line["event"] == "refused" and reason in str(line["reason"]) for line in transport.audit("client-01"))
     noted = [line for line in read_audit(tmp_path / AUDIT) if line["event"] == "refused by an owner"]
     assert noted and noted[0]["owner"] == "client-01" and reason in str(noted[0]["reason"])
+    assert noted[0]["code"] == Code.POLICY
     assert not any(line["event"] == "refused" for line in transport.audit("client-00"))
 
 
@@ -479,18 +486,19 @@ def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> N
     assert coordinator(ordered(planned()), tmp_path, transport).carry_on() is not None
     body = Model(("client-00",), {}).pack()
     header = {"verb": "ask", "run": "run", "number": 9, "base": 9}
-    for change, reason in (
-        ({"step": "init_server"}, "not a step that fedavg declares"),
-        ({"step": "__init__"}, "not a step that fedavg declares"),
-        ({"step": "local_update", "run": "another"}, "has not been opened"),
-        ({"step": "local_update", "run": "../../run"}, "has not been opened"),
-        ({"verb": "eval"}, "nothing this owner can be asked for"),
-        ({"step": "local_update", "number": -1}, "whole number"),
-        ({"step": "local_update", "number": 0}, "numbered from 1"),
+    for change, reason, code in (
+        ({"step": "init_server"}, "not a step that fedavg declares", Code.UNDECLARED),
+        ({"step": "__init__"}, "not a step that fedavg declares", Code.UNDECLARED),
+        ({"step": "local_update", "run": "another"}, "has not been opened", Code.NOT_OPENED),
+        ({"step": "local_update", "run": "../../run"}, "has not been opened", Code.NOT_OPENED),
+        ({"verb": "eval"}, "nothing this owner can be asked for", Code.UNDECLARED),
+        ({"step": "local_update", "number": -1}, "whole number", Code.MALFORMED),
+        ({"step": "local_update", "number": 0}, "numbered from 1", Code.MALFORMED),
     ):
         reply = Frame.unpack(transport.desks["client-00"].answer(Frame({**header, **change}, body).pack()))
         assert reason in str(reply.header["refused"])
         assert reason in str(transport.audit("client-00")[-1]["reason"])
+        assert reply.header["code"] == transport.audit("client-00")[-1]["code"] == code
     assert sum(line["event"] == "refused" for line in transport.audit("client-00")) == 7
 
 
@@ -509,8 +517,9 @@ def test_terms_are_checked_by_the_owner(shards: Path, tmp_path: Path) -> None:
         ({"rounds": 1}, "iterations"),
         ({"training": {"rounds": -5}}, "rounds"),
     ):
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(Refused, match=reason) as caught:
             owner.agree("bad", {**terms, **change})  # type: ignore[dict-item]
+        assert caught.value.code == Code.TERMS
 
 
 def test_owners_must_have_the_same_features(shards: Path, tmp_path: Path) -> None:
@@ -595,3 +604,19 @@ def test_noise_on_weights_does_not_cover_prototypes(shards: Path, tmp_path: Path
 def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
+
+
+def test_a_status_comes_back_as_it_was_written() -> None:
+    """With its codes, through JSON: what an operator decides by."""
+    lost = {"client-01": Reason(Code.NO_ANSWER, "no answer"), "client-02": Reason(Code.BAD_REPLY, "its reply is NaN")}
+    told = Status("run", "fedavg", State.WAITING, 1.5, "train", 2, 4, 0.5, None, 3.0, lost, Reason(Code.POLICY, "forbidden"))
+    assert Status.read(json.loads(json.dumps(told.as_json()))) == told
+    with pytest.raises(IntegrityError, match="same version"):
+        Status.read({**told.as_json(), "state": "resting"})
+
+
+def test_a_code_nobody_knows_is_a_failure() -> None:
+    for code in ("from the future", None, 3, ["policy"], {}):
+        refused = Frame({"refused": "no", "code": code}).refused  # type: ignore[dict-item]
+        assert refused is not None and refused.code == Code.FAILED
+    assert Frame({"refused": "no", "code": "policy"}).refused.code == Code.POLICY  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from suture.federation.audit import AUDIT, read_audit
 from suture.federation.owner.journal import LATER_THAN_ANY, Journal
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import order_of
-from suture.federation.wire.reasons import Refused, Unreachable
+from suture.federation.wire.reasons import Code, Refused, Unreachable
 from suture.federation.wire.sealed import Sealed, to_words
 from suture.methods.averaging import Up
 from suture.runs.checkpoint import load_models
@@ -145,6 +145,7 @@ def test_an_owner_under_secure_terms_does_not_answer_openly(shards: Path, tmp_pa
     header = {"verb": "ask", "run": "run", "step": "local_update", "number": 9, "base": 9}
     reply = Frame.unpack(transport.desks["client-00"].answer(Frame(header, Model(("client-00",), {}).pack()).pack()))
     assert "not answered openly" in str(reply.header["refused"])
+    assert reply.header["code"] == Code.SECRECY
     assert any("not answered openly" in str(line.get("reason")) for line in transport.audit("client-00"))
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from suture.core.storage import Json
-from suture.errors import SutureError
+from suture.errors import IntegrityError, SutureError
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
 from suture.federation.wire.reasons import BadReply, Unreachable
@@ -39,10 +39,14 @@ class Calls:
         """One exchange with one owner, repeated while it fails at once; what it is owed goes first."""
         owed = self.owed.get(owner, [])
         frames = [Frame({"run": self.run, **header}, body) for header, body in (*owed, *requests)]
-        answers = Frame.unpack(self._delivered(owner, Frame.several(frames).pack())).parts()
-        for frame in answers:
-            if frame.refused is not None:
-                raise frame.refused
+        data = self._delivered(owner, Frame.several(frames).pack())
+        try:
+            answers = Frame.unpack(data).parts()
+            refusals = [frame.refused for frame in answers if frame.refused is not None]
+        except IntegrityError as error:
+            raise BadReply(str(error)) from error
+        if refusals:
+            raise refusals[0]
         if len(answers) != len(frames):
             raise BadReply(f"it answers {len(answers)} of {len(frames)} requests")
         self.owed.pop(owner, None)

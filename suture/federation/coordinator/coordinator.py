@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
-from suture.federation.wire.status import STATUS, State, Status
+from suture.federation.wire.status import PROGRESS, STATUS, State, Status
 from suture.federation.wire.terms import Terms, terms_of
 from suture.federation.wire.transport import Audit, Transport
 from suture.method import Method, Task
@@ -157,25 +157,10 @@ class Coordinator:
 
     def _note(self, state: State, reason: Reason | None = None) -> None:
         """What `suture federation status` shows."""
+        progress = {name: getattr(self.tick, name) for name in PROGRESS} if self.tick is not None else {}
         absent = self.cohort.absent if self.cohort else {}
-        self.status = Status(
-            self.order.run,
-            self.order.method,
-            state,
-            time.time(),
-            absent={name: why for name, why in absent.items() if why.code != Code.NOT_OPENED},
-            reason=reason,
-        )
-        if self.tick is not None:
-            self.status = replace(
-                self.status,
-                phase=self.tick.phase,
-                done=self.tick.done,
-                total=self.tick.total,
-                loss=self.tick.loss,
-                validation=self.tick.validation,
-                seconds=self.tick.seconds,
-            )
+        lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
+        self.status = Status(self.order.run, self.order.method, state, time.time(), absent=lost, reason=reason, **progress)
         if state != State.RUNNING:
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(self.path / STATUS, self.status.as_json())

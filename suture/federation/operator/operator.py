@@ -22,7 +22,7 @@ from suture.federation.flare.kits import Kit, write_job
 from suture.federation.flare.session import Session, SessionError, wait_until
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Refused
-from suture.federation.wire.status import STATUS, State, Status
+from suture.federation.wire.status import PROGRESS, STATUS, State, Status
 from suture.runs.runner import Interrupted, Outcome, Tick
 
 JOB = "job.json"
@@ -107,8 +107,7 @@ class Operator:
 
     def _show(self, now: Status) -> None:
         if now.total:
-            tick = Tick(now.phase, now.done, now.total, now.loss, now.validation, now.seconds)
-            self.watch(now.method, 0, tick)
+            self.watch(now.method, 0, Tick(**{name: getattr(now, name) for name in PROGRESS}))
 
     def _call_back(self, job: str, now: Status) -> None:
         """FLARE lets nobody back into a running job: once an absent owner has connected again, begin another leg.

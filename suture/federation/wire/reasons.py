@@ -91,17 +91,11 @@ class Reason:
             return Reason(error.code, str(error))
         return Reason(Code.MALFORMED if isinstance(error, IntegrityError) else Code.FAILED, str(error))
 
-    @staticmethod
-    def read(content: object) -> Reason:
-        """As `as_json` wrote it; a code that is not known here is a failure, whatever it means elsewhere."""
-        entries = content if isinstance(content, dict) else {}
-        return Reason(code_named(entries.get("code")), str(entries.get("reason", "")))
-
     def as_json(self) -> dict[str, Json]:
-        """For a status or a line of an audit log."""
+        """For a line of an audit log."""
         return {"code": self.code.value, "reason": self.text}
 
 
 def code_named(name: object) -> Code:
-    """The code of this name."""
+    """The code of this name; one that is not known here is a failure, whatever it means elsewhere."""
     return Code(name) if isinstance(name, str) and name in set(Code) else Code.FAILED

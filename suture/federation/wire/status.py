@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pydantic import TypeAdapter, ValidationError
+
 from suture.core.storage import Json
+from suture.errors import IntegrityError
 from suture.federation.wire.reasons import Reason
 
 STATUS = "status.json"
+PROGRESS = ("phase", "done", "total", "loss", "validation", "seconds")
+"""What a status tells of the last finished round, under the names of `suture.runs.runner.Tick`."""
 
 
 class State(StrEnum):
@@ -46,29 +51,15 @@ class Status:
 
     def as_json(self) -> dict[str, Json]:
         """For the operator and the run folder."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("absent", "reason")}
-        absent: dict[str, Json] = {owner: reason.as_json() for owner, reason in self.absent.items()}
-        return {**plain, "state": self.state.value, "absent": absent, **(self.reason.as_json() if self.reason else {})}
+        plain: dict[str, Json] = TypeAdapter(Status).dump_python(self, mode="json")
+        return plain
 
     @staticmethod
     def read(content: Mapping[str, object]) -> Status:
         """As `as_json` wrote it."""
-        absent = content.get("absent")
-        return Status(
-            run=str(content["run"]),
-            method=str(content["method"]),
-            state=State(str(content["state"])),
-            time=_number(content.get("time")) or 0.0,
-            phase=str(content.get("phase", "")),
-            done=int(_number(content.get("done")) or 0),
-            total=int(_number(content.get("total")) or 0),
-            loss=_number(content.get("loss")),
-            validation=_number(content.get("validation")),
-            seconds=_number(content.get("seconds")) or 0.0,
-            absent={owner: Reason.read(why) for owner, why in absent.items()} if isinstance(absent, dict) else {},
-            reason=Reason.read(dict(content)) if "reason" in content else None,
-        )
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+        try:
+            return TypeAdapter(Status).validate_python(content)
+        except ValidationError as error:
+            raise IntegrityError(
+                "the status of a run cannot be read; install the same version of Suture at every party"
+            ) from error
