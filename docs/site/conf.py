@@ -1,7 +1,7 @@
-"""The site: README and docs/*.md as they lie in the repository, and a reference made of the docstrings. `make docs` builds it.
+"""The site that `make docs` builds: README and docs/*.md as they lie in the repository, and a reference of the docstrings.
 
-The source folder is the repository itself, so a link means the same here as where the files are read. Nothing is fetched, neither
-while building nor by a browser: the theme uses the reader's own fonts.
+The source folder is the repository itself, so a link means the same here as where the files are read. Nothing is fetched,
+neither while building nor by a browser: no external fonts or scripts, the theme uses the reader's own fonts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ copyright = "The Suture authors"
 
 root_doc = "README"
 include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "examples/*.md"]
-exclude_patterns = [".*", "runs", "site", "build", "suture", "tests", "benchmarks", "docs/site", "**/__pycache__", "*.egg-info"]
+exclude_patterns = [
+    ".*",
+    "runs",
+    "site",
+    "build",
+    "suture",
+    "tests",
+    "benchmarks",
+    "docs/site",
+    "**/__pycache__",
+    "*.egg-info",
+]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 3
 highlight_language = "text"
@@ -61,7 +72,9 @@ def chapters() -> str:
     lists["Develop"] += [path.stem for path in sorted(ROOT.glob("*.md")) if path.stem != root_doc]
     lists["Reference"] = [f"docs/reference/{name}" for name in reference.SECTIONS]
     lists["More"] = [f"docs/{page}" for page in more]
-    trees = [["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""] for title, pages in lists.items() if pages]
+    trees = [
+        ["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""] for title, pages in lists.items() if pages
+    ]
     return "\n".join(line for tree in [[""], *trees] for line in tree)
 
 

@@ -1,4 +1,4 @@
-"""Docstrings are written in Markdown, as all documents are; autodoc expects reStructuredText. A directive lets MyST read them."""
+"""Docstrings are in Markdown, as all documents are; autodoc expects reStructuredText. A directive lets MyST read them."""
 
 from __future__ import annotations
 

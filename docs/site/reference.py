@@ -36,7 +36,7 @@ SECTIONS = {
     "graph": Section("Graphs", "From raw files to the clients' pieces.", ("graph",)),
     "operators": Section(
         "Engines and federation",
-        "What runs a method, in one process or between owners. Operators start with [Between real owners](../federation.md).",
+        "What runs a method, in one process or between owners. Operators start [here](../federation.md).",
         ("engines", "federation", "privacy"),
     ),
     "methods": Section("Methods", "Every method with its algorithm box and its hyper-parameters.", ("methods",)),
