@@ -28,7 +28,7 @@ from suture.graph.cut import Cut, make_cut
 from suture.graph.data import largest_component, num_classes, row_normalise, validate
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.core.message import Message, Model, Nothing, Record
-from suture.method import Cohort, Method, Phase, Scores, Task, V, summed_steps
+from suture.method import Cohort, Method, Phase, Scores, Task, V
 from suture.nn.module import ModuleFactory
 from suture.privacy.accountant import ClientFacts, Guarantee, account, facts_of, worst_of
 from suture.privacy.disclosure import disclosure_of
@@ -458,7 +458,7 @@ def _embedded(
 
 def robust_for(method: Method[Any, Any], secure: bool = False) -> Robust | None:
     """The aggregation that the training settings ask for; None is the method's own mean."""
-    rule, steps = method.training.aggregation, summed_steps(method)
+    rule, steps = method.training.aggregation, frozenset(method.sums)
     check_rule(method.name, rule, steps, secure)
     return Robust(rule, method.training.byzantine, steps) if rule != "mean" else None
 
