@@ -43,7 +43,6 @@ myst_heading_anchors = 3
 highlight_language = "text"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_type_aliases = docstrings.named_types("suture.settings")
 python_use_unqualified_type_names = True
 # Options such as `--json` are written in plain words too: leave dashes and quotes as they were typed.
 smartquotes = False

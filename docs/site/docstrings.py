@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib import import_module
-from typing import Annotated, get_origin
+from dataclasses import asdict
 
 from docutils import nodes
 from docutils.utils import new_document
 from myst_parser.parsers.sphinx_ import MystParser
+from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -51,9 +51,14 @@ def _indented(lines: Iterable[str]) -> list[str]:
     return [f"   {line}".rstrip() for line in lines]
 
 
-def named_types(module: str) -> dict[str, str]:
-    """The module's types that carry a constraint, to be shown by their names."""
-    return {name: name for name, value in vars(import_module(module)).items() if get_origin(value) is Annotated}
+def show_bounds() -> None:
+    """Let `Annotated[int, Field(ge=1)]` be shown as it is written; pydantic's own form of it is three times as long."""
+
+    def written(bounds: FieldInfo) -> str:
+        values = {name: value for bound in bounds.metadata for name, value in asdict(bound).items()}
+        return f"Field({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    FieldInfo.__repr__ = written
 
 
 def _simplify(
@@ -65,6 +70,7 @@ def _simplify(
 
 def setup(app: Sphinx) -> None:
     """Add the directive, and put every docstring into one."""
+    show_bounds()
     app.add_directive("markdown", Markdown)
     app.connect("autodoc-process-docstring", _read_as_markdown)
     app.connect("autodoc-process-signature", _simplify)
