@@ -94,6 +94,7 @@ class Fleet(Generic[S]):
     ledger: Ledger
     pool: ThreadPoolExecutor
     asked: int = 0
+    round: int = 0
     base: int = 0
     secure: bool = False
     robust: Robust | None = None
@@ -242,11 +243,11 @@ class RemoteCohort(Generic[S]):
         """Owners may forget what was before this step."""
         self._fleet.base = self._fleet.asked
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
-        """One iteration; where an owner is lost on the way and the settings allow it, anew without that owner."""
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None, round: int = 0) -> V:
+        """Iteration `round`; where an owner is lost on the way and the settings allow it, anew without that owner."""
         fleet = self._fleet
         number = fleet.asked
-        fleet.test, fleet.begun = test, (body.__name__, number)
+        fleet.round, fleet.test, fleet.begun = round, test, (body.__name__, number)
         self._welcome()
         while True:
             try:
@@ -323,7 +324,7 @@ class RemoteCohort(Generic[S]):
             raise Stopped(missing)
         fleet.ledger.record(fleet.asked, step.__name__, "down", message)
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
-        asking = SecureAsk(fleet.call_all, message.ids, fleet.asked, fleet.base, step.__name__)
+        asking = SecureAsk(fleet.call_all, message.ids, fleet.asked, fleet.base, step.__name__, fleet.round)
         reply, lost = asking.run(kind, bodies, fleet.faults.on_loss == "continue")
         self._stop_if_refused(lost)
         reasons = {owner: str(error) for owner, error in lost.items()}
@@ -387,10 +388,8 @@ class RemoteCohort(Generic[S]):
 
     def _request(self, verb: str, step: str, message: Message, owner: str) -> Request:
         fleet = self._fleet
-        return (
-            {"verb": verb, "step": step, "number": fleet.asked, "base": fleet.base},
-            message.select([owner]).pack(),
-        )
+        header: dict[str, Json] = {"verb": verb, "step": step, "number": fleet.asked, "base": fleet.base}
+        return header | ({"round": fleet.round} if verb == "ask" else {}), message.select([owner]).pack()
 
     def _is_last_ask(self) -> bool:
         """Whether the iteration asks for the last time and asks everybody, if it goes like the one before."""

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from suture.api import FEDERATION, RUN, Plan, read_outcome, read_plan
-from suture.config.resolve import strict, to_toml
+from suture.config.resolve import to_toml
+from suture.config.strict import strict
 from suture.core.storage import Json, make_folder, write_json
 from suture.errors import ConfigError, DataError, StorageError, SutureError
 from suture.federation.coordinator.cohort import NOT_OPENED, FaultSettings, OwnersLost, RemoteCohort
