@@ -584,7 +584,7 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
     def ask(number: int, shift: float) -> Frame:
         model = Model.unpack(sent[1])
         body = replace(model, params={name: value + shift for name, value in model.params.items()}).pack()
-        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0}
+        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0, "round": 1}
         return Frame.unpack(desk.answer(Frame(header, body).pack()))
 
     assert "accounted for 2 times" in str(ask(3, 0.1).header["refused"])
