@@ -59,8 +59,8 @@ class Source:
         """Refuse to go on with other code than the run was begun with."""
         if self.spelling and digest_of(self.spelling) != self.sha256:
             raise IntegrityError(
-                f"{self.spelling} has changed since this run was begun: restore it (its SHA-256 was {self.sha256[:16]}...), or "
-                "start the run anew"
+                f"{self.spelling} has changed since this run was begun (its SHA-256 was {self.sha256[:16]}...): restore it, "
+                "or start the run anew"
             )
 
 

@@ -7,8 +7,8 @@ With pytest, in one line each for import and class; pytest itself is not needed 
     class TestMine(MethodTests):
         method = Mine
 
-Anywhere else, `suture.testing.check(Mine)` raises an `AssertionError` with a sentence. Tests need seconds, on small graphs of
-four clients. `suture.testing.world` has these graphs, and what one needs to write tests of one's own with them.
+Anywhere else, `suture.testing.check(Mine)` raises an `AssertionError` with a sentence. Tests need seconds, on small graphs
+of four clients. `suture.testing.world` has these graphs, and what one needs to write tests of one's own with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The ends of what a method's hyper-parameters may be, read off their types.
 
-`Annotated[float, Field(ge=0, le=1)]` has the ends 0 and 1; an open end is approached; where there is none, a large value takes
-its place. Literals and truth values have each of theirs. A method may refuse a value with a `ConfigError`, but not break on it.
+`Annotated[float, Field(ge=0, le=1)]` has the ends 0 and 1; an open end is approached; where there is none, a large value
+takes its place. Literals and truth values have each of theirs. A method may refuse a value with a `ConfigError`, but it must
+not break on it.
 """
 
 from __future__ import annotations

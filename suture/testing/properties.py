@@ -1,4 +1,4 @@
-"""What holds for every method: a property is a function of a method's class and hyper-parameters that fails if it does not."""
+"""What holds for every method: functions of a method's class and hyper-parameters that fail where it does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from suture.testing.world import (
     small,
     small_world,
 )
-from suture.training.local import batches
+from suture.training.batches import batches
 
 Kind = type[Method[Any, Any]]
 Property = Callable[[Kind, Mapping[str, Any]], None]

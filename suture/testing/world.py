@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class World:
 def small_world(seed: int = 0) -> World:
     """Four clients of different sizes, one of them almost without edges."""
     order = torch.randperm(NODES, generator=torch.Generator().manual_seed(seed))
-    return _cut([piece.sort().values for piece in order.split([50, 35, 25, 10])], seed)
+    return _cut([piece.sort().values for piece in torch.split(order, [50, 35, 25, 10])], seed)
 
 
 @cache
@@ -67,9 +67,7 @@ def odd_world(seed: int = 0) -> World:
 
 
 def _graph(seed: int) -> Any:
-    return contextual_block_model(
-        nodes=NODES, classes=CLASSES, features=FEATURES, degree=5.0, communities=2, seed=seed
-    )
+    return contextual_block_model(nodes=NODES, classes=CLASSES, features=FEATURES, degree=5.0, communities=2, seed=seed)
 
 
 def _cut(members: list[Tensor], seed: int) -> World:
@@ -156,15 +154,15 @@ def assert_close(left: Record, right: Record, tolerance: float) -> None:
             theirs[path],
             rtol=tolerance,
             atol=tolerance * max(1.0, largest),
-            msg=lambda said, where=where: f"{where}: {said}",
+            msg=partial("{}: {}".format, where),
         )
 
 
 def assert_separable(method: Method[Any, Any], world: World, by_bytes: float | None = 0.0) -> Ending:
     """Batched, one client at a time, and one client at a time through bytes must end alike; the place where they do.
 
-    Bytes change nothing, but tensors of one row may then lie elsewhere in memory, and some products round by that: `by_bytes`
-    is what they may change, None leaves them out.
+    Bytes change nothing, but tensors of one row may then lie elsewhere in memory, and some products round by that:
+    `by_bytes` is what they may change, None leaves them out.
 
     A step that looks at another client's graph, state or message cannot pass: alone, it would not find them.
     """

@@ -23,7 +23,7 @@ from suture.methods.averaging import Kept, Server, Up
 from suture.methods.fedavg import FedAvg
 from suture.testing.extremes import Extreme, extremes
 from suture.testing.properties import PROPERTIES
-from suture.training.local import Batch
+from suture.training.batches import Batch
 
 NODES_ONLY = {"fedggr", "fedgls"}
 """Their losses are stated for classes of nodes; they must say so."""
