@@ -25,7 +25,7 @@ from suture.method import Method  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
 from suture.runs.runner import Prepared, Tick, execute, prepare, preprocess  # noqa: E402
 from suture.settings import Protocol  # noqa: E402
-from suture.training.local import batches  # noqa: E402
+from suture.training.batches import batches  # noqa: E402
 
 
 def seconds_of_rounds(prepared: Prepared, method: Method[Any, Any], protocol: Protocol) -> list[float]:

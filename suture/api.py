@@ -22,7 +22,8 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from suture.config.resolve import Resolved, resolve, strict, to_toml
+from suture.config.resolve import Resolved, resolve, to_toml
+from suture.config.strict import strict
 from suture.core.message import Model
 from suture.core.storage import make_folder, read_json, write_atomically, write_json
 from suture.errors import ConfigError, DataError, IntegrityError
@@ -219,7 +220,7 @@ def _check_list(what: str, given: Sequence[object]) -> None:
 
 def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
     values = strict_values(kind, resolved.methods.get(kind.name, {}))
-    return kind(model=resolved.model_of(kind.name), training=resolved.protocol.training, **values)
+    return kind(model=resolved.model_of(kind.name), training=resolved.training_of(kind.name), **values)
 
 
 def strict_values(kind: type[Method[Any, Any]], values: dict[str, object]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def suture(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Subgraph federated learning: one graph cut across several owners, trained together, nothing shown.
+    """Subgraph federated learning: one graph cut across several owners, every piece stays with its owner.
 
     Start with `suture compare`, which trains several methods on the same cuts of Cora and prints one table.
     """

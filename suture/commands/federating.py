@@ -11,7 +11,7 @@ from suture import api
 from suture.commands.kits import engine
 from suture.commands.request import Request, Work, run_folder, settle
 from suture.commands.stopping import Stopper
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.errors import ConfigError, SutureError
 from suture.federation.flare.places import HOME
 from suture.report import console

@@ -11,7 +11,7 @@ import torch
 
 from suture import api
 from suture.commands.options import words
-from suture.config.resolve import load_config
+from suture.config.layers import load_config
 from suture.errors import ConfigError
 from suture.graph.cut import load_manifest
 

@@ -18,24 +18,24 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.runs.checkpoint import Checkpoint
+from suture.core.message import Message, Model, Nothing, Record
+from suture.core.storage import read_lines
 from suture.engines.embedded import EmbeddedCohort
+from suture.engines.robust import Robust, check_rule
 from suture.errors import ConfigError, SutureError
-from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, global_accuracy
-from suture.runs.folder import RunFolder
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.cut import Cut, make_cut
 from suture.graph.data import largest_component, num_classes, row_normalise, validate
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.core.message import Message, Model, Nothing, Record
 from suture.method import Cohort, Method, Phase, Scores, Task, V
 from suture.nn.module import ModuleFactory
 from suture.privacy.accountant import ClientFacts, Guarantee, account, facts_of, worst_of
 from suture.privacy.disclosure import disclosure_of
 from suture.privacy.ledger import RunLedger
-from suture.engines.robust import Robust, check_rule
+from suture.runs.checkpoint import Checkpoint
+from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, global_accuracy
+from suture.runs.folder import RunFolder
 from suture.settings import PreprocessSettings, Protocol
-from suture.core.storage import read_lines
 
 # Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
 CHUNK_BUDGET_BYTES = 1 << 30
@@ -201,7 +201,7 @@ class EngineCohort(Cohort, typing.Protocol):
     def asked(self) -> int:
         """How many times clients were asked so far."""
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None, round: int = 0) -> V:
         """One iteration of a phase; `test` is what everybody will be tested with after it, if that is known before it."""
 
     def evaluate(self, deployed: Message) -> Scores:
@@ -288,7 +288,7 @@ class Runner:
         due = phase.evaluate and (number % every == 0 or number == phase.times)
         # The server's reply to an iteration is not known before it; that clients test what they have is.
         test = Nothing(self.judges.ids) if due and self.local else None
-        journey.server = self.cohort.carry_out(phase.body, journey.server, test)
+        journey.server = self.cohort.carry_out(phase.body, journey.server, test, number)
         journey.iteration, journey.improved = number, ()
         line: dict[str, object] = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
         if self.robust:

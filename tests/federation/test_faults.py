@@ -485,7 +485,7 @@ def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> N
     transport = InProcess(tmp_path / "owners", shards)
     assert coordinator(ordered(planned()), tmp_path, transport).carry_on() is not None
     body = Model(("client-00",), {}).pack()
-    header = {"verb": "ask", "run": "run", "number": 9, "base": 9}
+    header = {"verb": "ask", "run": "run", "number": 9, "base": 9, "round": 1}
     for change, reason, code in (
         ({"step": "init_server"}, "not a step that fedavg declares", Code.UNDECLARED),
         ({"step": "__init__"}, "not a step that fedavg declares", Code.UNDECLARED),
@@ -584,7 +584,7 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
     def ask(number: int, shift: float) -> Frame:
         model = Model.unpack(sent[1])
         body = replace(model, params={name: value + shift for name, value in model.params.items()}).pack()
-        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0}
+        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0, "round": 1}
         return Frame.unpack(desk.answer(Frame(header, body).pack()))
 
     assert "accounted for 2 times" in str(ask(3, 0.1).header["refused"])

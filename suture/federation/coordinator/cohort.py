@@ -54,6 +54,7 @@ class RunAtCoordinator(Generic[S]):
     audit: Audit
     ledger: Ledger
     asked: int = 0
+    round: int = 0
     base: int = 0
     secure: bool = False
     robust: Robust | None = None
@@ -147,10 +148,10 @@ class OwnersCohort(Generic[S]):
         """Owners may forget what was before this step."""
         self._run.base = self._run.asked
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
-        """One iteration; where an owner is lost on the way and the settings allow it, anew without that owner."""
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None, round: int = 0) -> V:
+        """Iteration `round`; where an owner is lost on the way and the settings allow it, anew without that owner."""
         run = self._run
-        number = run.asked
+        number, run.round = run.asked, round
         run.early.begin(body.__name__, number, test)
         run.attendance.welcome(number, run.terms)
         while True:
@@ -200,7 +201,7 @@ class OwnersCohort(Generic[S]):
         run.ledger.record(run.asked, step, "down", message)
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
         may_drop = run.calls.faults.on_loss == "continue"
-        asking = SecureAsk(run.calls.all, message.ids, run.asked, run.base, step, may_drop)
+        asking = SecureAsk(run.calls.all, message.ids, run.asked, run.base, step, run.round, may_drop)
         reply = asking.run(kind, bodies)
         run.attendance.stop_if_refused(asking.lost)
         if reply is None:
@@ -265,10 +266,8 @@ class OwnersCohort(Generic[S]):
 
     def _request(self, verb: str, step: str, message: Message, owner: str) -> Request:
         run = self._run
-        return (
-            {"verb": verb, "step": step, "number": run.asked, "base": run.base},
-            message.select([owner]).pack(),
-        )
+        header: dict[str, Json] = {"verb": verb, "step": step, "number": run.asked, "base": run.base}
+        return header | ({"round": run.round} if verb == "ask" else {}), message.select([owner]).pack()
 
     def _is_everybody(self) -> bool:
         """Whether nobody who is here is left out of this sample."""

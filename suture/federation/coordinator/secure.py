@@ -26,6 +26,7 @@ class SecureAsk:
     number: int
     base: int
     step: str
+    round: int
     may_drop: bool
     """Go on without owners that do not answer, as long as there are enough."""
     lost: Failures = field(default_factory=dict)
@@ -81,7 +82,7 @@ class SecureAsk:
 
         def more(owner: str) -> dict[str, Json]:
             received: dict[str, Json] = {other: shares[other][owner] for other in partners if other != owner}
-            return {"step": self.step, "base": self.base, "shares": received}
+            return {"step": self.step, "base": self.base, "round": self.round, "shares": received}
 
         return self._all(partners, "seal-ask", more, bodies)
 

@@ -117,7 +117,7 @@ class Desk:
         run, step, number = self._run(frame), frame.text("step"), frame.number("number")
         if run.agreed.secure and step in run.agreed.method.sums:
             raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly", Code.SECRECY)
-        reply, packed = run.ask(step, number, frame.number("base"), frame.body)
+        reply, packed = run.ask(step, number, frame.number("base"), frame.body, frame.number("round"))
         run.record(number, step, reply)
         return Frame({"number": number}, packed)
 

@@ -91,18 +91,19 @@ class RunAtOwner(Generic[S]):
         last = self.journal.last_before(number)
         return self._state(last) if last else self.initial
 
-    def ask(self, step: str, number: int, base: int, body: bytes) -> tuple[Message, bytes]:
+    def ask(self, step: str, number: int, base: int, body: bytes, round: int) -> tuple[Message, bytes]:
         """Answer a numbered step: from the journal, or by running it."""
         if number == 0:
             raise Refused("steps are numbered from 1", Code.MALFORMED)
         declared = self._declared(step)
-        mark = hashlib.sha256(step.encode() + b"\0" + body).hexdigest()
+        mark = hashlib.sha256(f"{step} {round}".encode() + b"\0" + body).hexdigest()
         known = self.journal.get(number)
         if known is None or known.digest != mark:
             message = self._message(step, body)
             # The same noise on two contents could be subtracted; without noise the streams are those of an embedded run.
             content = (self._charge(step, mark),) if step in self.agreed.noisy else ()
-            state, reply = self._run(declared, self.state_before(number), message, self._rng("ask", number, *content))
+            rng = self._rng("ask", number, *content)
+            state, reply = self._run(declared, self.state_before(number), message, rng, round)
             self.agreed.permit(step, reply)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
@@ -208,9 +209,9 @@ class RunAtOwner(Generic[S]):
         check_finite(message)
         return message
 
-    def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams) -> tuple[S, Message]:
+    def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams, round: int = 0) -> tuple[S, Message]:
         new: S
         reply: Message
-        new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task), message)
+        new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
         check_finite(reply)
         return new, reply

@@ -63,7 +63,7 @@ class Sealing:
         shares = frame.header.get("shares")
         if not isinstance(shares, dict):
             raise Refused("a secure sum needs everybody's shares", Code.MALFORMED)
-        reply, _ = run.ask(step, number, frame.number("base"), frame.body)
+        reply, _ = run.ask(step, number, frame.number("base"), frame.body, frame.number("round"))
         received = {name: bytes.fromhex(str(data)) for name, data in shares.items()}
         words = member.masked(to_words(reply, len(member.keys)), received)
         sealed = Sealed(run.agreed.graph.ids, torch.from_numpy(words.view("int64")).unsqueeze(0))

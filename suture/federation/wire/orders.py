@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from suture.api import FEDERATION, Plan
-from suture.config.resolve import strict, to_toml
+from suture.config.resolve import to_toml
+from suture.config.strict import strict
 from suture.core.storage import Json
 from suture.errors import ConfigError
 from suture.runs.runner import robust_for
