@@ -55,7 +55,7 @@ def check_fields(instance: DataclassInstance, where: str) -> None:
         elif isinstance(value, kind):
             check_fields(value, key)
         else:
-            raise ConfigError(f"{key} must be a {kind.__name__}, got {written(value)}")
+            raise ConfigError(f"{key} must be of type {kind.__name__}, got {written(value)}")
 
 
 def in_words(cls: type[DataclassInstance]) -> dict[str, str]:

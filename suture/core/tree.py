@@ -78,7 +78,7 @@ def column(row_K: Tensor, like: Tensor) -> Tensor:
 
 def squared_distance(left: Tree, right: Tree) -> Tensor:
     """||left_k - right_k||^2 for each client, shape [K]."""
-    parts = [(value - right[name]).flatten(1).square().sum(1) for name, value in left.items()]
+    parts = [(value - right[name]).reshape(value.shape[0], -1).square().sum(1) for name, value in left.items()]
     return torch.stack(parts).sum(0)
 
 

@@ -66,7 +66,7 @@ def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
 
 def clip_factors(grads: Tree, clip: float) -> Tensor:
     """min(1, C / ||g_k||) over all tensors of row k together, [K]."""
-    norms = [torch.linalg.vector_norm(value.flatten(1), dim=1) for value in grads.values()]
+    norms = [torch.linalg.vector_norm(value.reshape(value.shape[0], -1), dim=1) for value in grads.values()]
     total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factor: Tensor = (clip / total.clamp_min(1e-12)).clamp_max(1.0)
     return factor

@@ -21,11 +21,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from suture.runs.checkpoint import load_checkpoint, save_checkpoint, save_models
-from suture.graph.cut import Cut, installed_version, save_manifest
 from suture.core.message import Model, Record
-from suture.method import Method
 from suture.core.storage import LineFile, disk_errors, make_folder, read_json, write_atomically, write_json
+from suture.graph.cut import Cut, installed_version, save_manifest
+from suture.method import Method
+from suture.runs.checkpoint import load_checkpoint, save_checkpoint, save_models
 
 PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "igraph", "pymetis", "safetensors", "pydantic", "opacus")
 FACTS = "privacy.json"

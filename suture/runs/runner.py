@@ -18,24 +18,24 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.runs.checkpoint import Checkpoint
+from suture.core.message import Message, Model, Nothing, Record
+from suture.core.storage import read_lines
 from suture.engines.embedded import EmbeddedCohort
+from suture.engines.robust import Robust, check_rule
 from suture.errors import ConfigError, SutureError
-from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, global_accuracy
-from suture.runs.folder import RunFolder
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.cut import Cut, make_cut
 from suture.graph.data import largest_component, num_classes, row_normalise, validate
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.core.message import Message, Model, Nothing, Record
 from suture.method import Cohort, Method, Phase, Scores, Task, V
 from suture.nn.module import ModuleFactory
 from suture.privacy.accountant import ClientFacts, Guarantee, account, facts_of, worst_of
 from suture.privacy.disclosure import disclosure_of
 from suture.privacy.ledger import RunLedger
-from suture.engines.robust import Robust, check_rule
+from suture.runs.checkpoint import Checkpoint
+from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, global_accuracy
+from suture.runs.folder import RunFolder
 from suture.settings import PreprocessSettings, Protocol
-from suture.core.storage import read_lines
 
 # Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
 CHUNK_BUDGET_BYTES = 1 << 30
