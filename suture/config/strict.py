@@ -42,9 +42,7 @@ def strict(cls: type[T], values: Table, where: str) -> T:
         )
     for f in fields(cls):
         if f.init and f.name not in values and f.default is MISSING and f.default_factory is MISSING:
-            kind = kinds[f.name]
-            wanted = _expected(kind.json_schema()) if isinstance(kind, TypeAdapter) else "a table"
-            raise ConfigError(f"{_dotted(where, f.name)} is missing: it must be {wanted}")
+            raise ConfigError(f"{_dotted(where, f.name)} is missing: it must be {in_words(cls)[f.name]}")
     return cls(**arguments)
 
 
@@ -58,6 +56,14 @@ def check_fields(instance: DataclassInstance, where: str) -> None:
             check_fields(value, key)
         else:
             raise ConfigError(f"{key} must be of type {kind.__name__}, got {written(value)}")
+
+
+def in_words(cls: type[DataclassInstance]) -> dict[str, str]:
+    """What each field may hold: `an integer >= 1`."""
+    return {
+        name: _expected(kind.json_schema()) if isinstance(kind, TypeAdapter) else "a table"
+        for name, kind in _kinds(cls).items()
+    }
 
 
 def checked(hint: type[H], value: object, key: str) -> H:

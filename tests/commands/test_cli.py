@@ -348,7 +348,7 @@ MISTAKES = {
     "protocol": (["compare", "--protocol", "fedpub-disjont"], "did you mean 'fedpub-disjoint'?"),
     "key": (["compare", "--set", "rouns=3"], "unknown key 'rouns': did you mean 'rounds'?"),
     "method key": (["compare", "--set", "fedprox.nu=3"], "unknown fedprox key 'nu': did you mean 'mu'?"),
-    "method value": (["compare", "--set", "fedprox.mu=-1"], "fedprox.mu must be >= 0, got -1"),
+    "method value": (["compare", "--set", "fedprox.mu=-1"], "fedprox.mu must be a number >= 0, got -1"),
     "value": (["compare", "--set", "rounds=many"], "training.rounds must be an integer >= 1"),
     "not a pair": (["compare", "--set", "rounds"], "expected key=value"),
     "clients": (["compare", "--clients", "0"], "partition.clients must be an integer >= 1"),
