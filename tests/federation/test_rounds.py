@@ -7,10 +7,10 @@ from pathlib import Path
 from pipes import Piped
 
 import pytest
-from test_faults import DATASET, OWNERS, conductor, metrics, ordered, planned, shards  # noqa: F401
+from test_faults import DATASET, OWNERS, coordinator, metrics, ordered, planned, shards  # noqa: F401
 
 import suture
-from suture.federation.wire.exchange import Unreachable
+from suture.federation.wire.reasons import Unreachable
 
 TRAINING = ("optimizer=sgd", "momentum=0.9", "lr=0.5", "participation=0.67")
 FALLING = ("schedule=step", "schedule_step=2", "schedule_factor=0.01")
@@ -34,7 +34,7 @@ def over_pipes(folder: Path, shards: Path, *more: str, killed_at_call: int = 0) 
     transport.call = killing  # type: ignore[method-assign]
     try:
         order = ordered(planned("fedavg", ROUNDS, *TRAINING, *more))
-        while conductor(order, folder, transport).carry_on() is None:
+        while coordinator(order, folder, transport).carry_on() is None:
             assert calls >= killed_at_call > 0
     finally:
         transport.close()
