@@ -16,8 +16,9 @@ from suture.core.streams import Streams
 from suture.core.tree import tile
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
+from suture.federation.wire.signatures import signature, wire_types
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.method import Method
+from suture.method import Clients, Method
 from suture.methods.averaging import Averaging
 from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import SplitSettings
@@ -30,7 +31,6 @@ from suture.testing.world import (
     assert_finite,
     assert_same,
     assert_separable,
-    beginning,
     ending,
     odd_world,
     run_to_end,
@@ -141,9 +141,20 @@ def links_can_be_predicted(kind: Kind, values: Mapping[str, Any]) -> None:
     assert method.sees_uncut_graph or int(scores["total"][:, 1:].min()) > 0, "a client was not tested"
 
 
+def owners_understand_every_message(kind: Kind, values: Mapping[str, Any]) -> None:
+    """Between processes a message is unpacked as what its step declares, or as one that the method's modules know."""
+    known = wire_types(kind)
+    for step, direction, message in _heard(kind, values):
+        declared = signature(kind, step).message if direction == "down" else signature(kind, step).reply
+        expected, got = declared or known.get(type(message).__name__), type(message)
+        assert got is expected, (
+            f"{step} declares {expected and expected.__name__} on its way {direction}, got {got.__name__}"
+        )
+
+
 def messages_are_closed(kind: Kind, values: Mapping[str, Any]) -> None:
     """Every message survives bytes, is as large as the ledger says, and says what kind of thing each field tells."""
-    for message in _heard(kind, values):
+    for _, _, message in _heard(kind, values):
         for path in message.tensors():
             told = type(message).kind_of(path) or UNDECLARED
             assert told != UNDECLARED, f"{path} of {type(message).__name__} does not say its Kind"
@@ -160,7 +171,7 @@ def no_message_carries_private_data(kind: Kind, values: Mapping[str, Any]) -> No
     """No feature row, no list of labels, no list of edges in anything that clients send or get."""
     graph = small_world().graph_for(small(kind, **values))
     features = graph.x.dense()
-    for message in _heard(kind, values):
+    for _, _, message in _heard(kind, values):
         for path, tensor in message.tensors().items():
             if tensor.ndim >= 1 and tensor.shape[-1] == features.shape[1] and tensor.is_floating_point():
                 distance = torch.cdist(tensor.reshape(-1, features.shape[1]), features)
@@ -174,10 +185,15 @@ def every_loss_term_has_a_gradient(kind: Kind, values: Mapping[str, Any]) -> Non
     if not isinstance(method, Averaging):
         raise SkipTest(f"{kind.__name__} is not trained through Averaging's loss terms; test its terms yourself")
     graph = world.graph_for(method)
+    cohort, server = EmbeddedCohort.start(method, graph, world.task), method.init_server(world.task)
+    for phase in method.plan():
+        server = phase.body(server, cohort)
+    # After a round, because what a client keeps may be zero before the first.
+    clients = Clients(graph, cohort.states()[0], Streams.of(0, graph.ids, "test"), world.task)
     received = tile(method.initial_params(world.task), len(graph.ids))
     params = {key: (value + 0.1).clone().requires_grad_() for key, value in received.items()}
-    batch = next(batches(graph, method.training, Streams.of(0, graph.ids, "test")))
-    for term, loss in method.loss_terms(params, batch, received, beginning(method, graph, world.task)).items():
+    batch = next(batches(graph, method.training, clients.rng))
+    for term, loss in method.loss_terms(params, batch, received, clients).items():
         grads = torch.autograd.grad(loss.sum(), list(params.values()), allow_unused=True, retain_graph=True)
         assert any(grad is not None and float(grad.abs().max()) > 0 for grad in grads), f"{term} has no gradient"
 
@@ -223,15 +239,15 @@ class _Listener:
     """A ledger that keeps the messages themselves."""
 
     def __init__(self) -> None:
-        self.heard: list[Message] = []
+        self.heard: list[tuple[str, str, Message]] = []
 
     def record(self, number: int, step: str, direction: str, message: Message) -> None:
         """Keep it."""
-        self.heard.append(message)
+        self.heard.append((step, direction, message))
 
 
-def _heard(kind: Kind, values: Mapping[str, Any]) -> list[Message]:
-    """Every message of a run."""
+def _heard(kind: Kind, values: Mapping[str, Any]) -> list[tuple[str, str, Message]]:
+    """Step, direction and message of everything that is sent in a run."""
     method, world, listener = small(kind, **values), small_world(), _Listener()
     run_to_end(method, world.graph_for(method), world.task, ledger=listener)
     assert listener.heard, "nobody was asked anything"
@@ -257,6 +273,7 @@ PROPERTIES: Mapping[str, Property] = {
         resumes_after_any_iteration,
         links_can_be_predicted,
         messages_are_closed,
+        owners_understand_every_message,
         no_message_carries_private_data,
         every_loss_term_has_a_gradient,
         only_declared_steps_can_be_asked,

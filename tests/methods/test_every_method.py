@@ -19,7 +19,7 @@ from suture.core.message import Message, Model
 from suture.core.tree import Tree, map_tree
 from suture.method import Clients, Cohort, Method, step
 from suture.methods import METHODS
-from suture.methods.averaging import Kept, Server, Up
+from suture.methods.averaging import Kept, Server, Trained, Up
 from suture.methods.fedavg import FedAvg
 from suture.testing.extremes import Extreme, extremes
 from suture.testing.properties import PROPERTIES
@@ -137,6 +137,20 @@ class Idle(FedAvg):
 
 
 @dataclass(frozen=True)
+class MoreUp(Up):
+    """A reply that no step declares."""
+
+
+@dataclass(frozen=True)
+class Undeclared(FedAvg):
+    """FedAvg whose replies are not what its step says."""
+
+    def conclude(self, clients: Clients[Kept], down: Model, trained: Trained) -> tuple[Kept, Up]:
+        state, up = super().conclude(clients, down, trained)
+        return state, MoreUp(**vars(up))
+
+
+@dataclass(frozen=True)
 class Labels(Message):
     """Everybody's labels, without saying so."""
 
@@ -169,6 +183,7 @@ class Telling(FedAvg):
         (BreaksAtZero, "extreme_hyper_parameters_are_borne"),
         (FalsePromise, "promised_sums_suffice"),
         (Idle, "every_loss_term_has_a_gradient"),
+        (Undeclared, "owners_understand_every_message"),
         (Telling, "messages_are_closed"),
         (Telling, "no_message_carries_private_data"),
     ],
