@@ -125,6 +125,8 @@ class TrainingSettings:
     """How updates become one: all but the mean hold against a few wrong ones, for methods that only average."""
     byzantine: Annotated[int, Field(ge=0)] = 1
     """trimmed-mean, krum and multi-krum: how many clients may be wrong."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Rounds without a better validation score after which training ends; 0: never."""
 
 
 @dataclass(frozen=True)

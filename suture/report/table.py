@@ -9,10 +9,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from suture.api import Plan, Row
 from suture.methods import METHODS
 from suture.report.console import grid
 from suture.report.text import NOTHING, count, listed, megabytes, percent_spread, three_digits
+from suture.runs.comparison import Row
+from suture.runs.plan import Plan
 from suture.settings import EvaluationSettings
 
 ACCURACIES = {

@@ -30,7 +30,7 @@ from suture.graph import datasets
 from suture.graph.cut import load_manifest
 from suture.graph.splits import Role
 from suture.runs.checkpoint import load_models
-from suture.runs.runner import preprocess
+from suture.runs.prepare import preprocess
 
 GRAPH = "csbm:nodes=240,features=40,words_per_node=8,classes=3"
 SMALL = ("--dataset", GRAPH, "--clients", "3", "--set", "rounds=4", "--set", "hidden=8")

@@ -27,6 +27,7 @@ from suture.graph.splits import Role
 from suture.method import Cohort, Task
 from suture.methods.fedavg import Server, Up
 from suture.runs.checkpoint import load_models
+from suture.runs.prepare import Source
 
 DATASET = "csbm:nodes=200,features=30,words_per_node=6"
 OWNERS = ("client-00", "client-01", "client-02")
@@ -41,7 +42,7 @@ def planned(method: str = "fedavg", rounds: int = 4, *more: str) -> api.Plan:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = planned()
-    world = api._Source(made, made.dataset, None, None, api.Options()).prepared(0)
+    world = Source(made).prepared(0)
     assert world.clients.ids == OWNERS
     folder = tmp_path_factory.mktemp("shards")
     normalised = made.protocol.preprocess.row_normalise

@@ -21,8 +21,9 @@ from suture.graph.synthetic import contextual_block_model
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub.communities import analyse, correlations, draw, kept_similarities, missing_edges
 from suture.methods.fedpub.method import FedPub
+from suture.runs.execute import execute
 from suture.runs.folder import RunFolder
-from suture.runs.runner import execute, prepare
+from suture.runs.prepare import prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 
 

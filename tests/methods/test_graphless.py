@@ -21,7 +21,8 @@ from suture.methods.fed_gnnk import FedGnnk
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import BACKBONES, make_backbone
 from suture.nn.knn_graph import with_nearest_neighbours
-from suture.runs.runner import Prepared, execute, prepare
+from suture.runs.execute import execute
+from suture.runs.prepare import Prepared, prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 
 GRAPHLESS = ("owner-birch", "owner-dogwood")

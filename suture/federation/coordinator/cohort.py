@@ -24,21 +24,16 @@ from typing import Annotated, Any, Generic, Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from suture.core.message import Message, Model
 from suture.core.storage import Json
-from suture.core.streams import rank
-from suture.engines.embedded import Ledger, NoLedger
 from suture.engines.robust import Robust
 from suture.errors import SutureError
 from suture.federation.wire.exchange import (
-    Audit,
     BadReply,
     Expectations,
     Frame,
     Refused,
-    Transport,
     Unreachable,
     check_finite,
     read,
@@ -46,7 +41,8 @@ from suture.federation.wire.exchange import (
     wire_types,
 )
 from suture.federation.wire.sealed import SecureAsk
-from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V, summed_steps
+from suture.method import Clients, Method, Scores, Task, summed_steps
+from suture.seam import Audit, Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, Transport, V
 from suture.settings import Count, Positive
 
 
@@ -81,11 +77,10 @@ class OwnersLost(SutureError):
 
 
 @dataclass
-class Fleet(Generic[S]):
+class Fleet(Common, Generic[S]):
     """What a cohort and its samples have in common."""
 
     method: Method[Any, S]
-    task: Task
     run: str
     transport: Transport
     terms: dict[str, Json]
@@ -93,12 +88,9 @@ class Fleet(Generic[S]):
     audit: Audit
     ledger: Ledger
     pool: ThreadPoolExecutor
-    asked: int = 0
     base: int = 0
     secure: bool = False
     robust: Robust | None = None
-    reports: dict[str, float] = field(default_factory=dict)
-    kept: dict[str, Tensor] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     banned: set[str] = field(default_factory=set)
     scores: Scores | None = None
@@ -157,12 +149,12 @@ class Fleet(Generic[S]):
         return good, bad
 
 
-class RemoteCohort(Generic[S]):
-    """All owners, or a sample of them; see `suture.method.Cohort`."""
+class RemoteCohort(CohortBase[Fleet[S]], Generic[S]):
+    """All owners, or a sample of them; see `suture.seam`."""
 
     def __init__(self, fleet: Fleet[S], ids: Sequence[str]) -> None:
+        super().__init__(fleet, ids)
         self._fleet = fleet
-        self._ids = tuple(ids)
 
     @staticmethod
     def start(
@@ -181,54 +173,20 @@ class RemoteCohort(Generic[S]):
         """Nobody is called before `restore` or the first iteration."""
         pool = ThreadPoolExecutor(max(4, 2 * len(transport.owners)), thread_name_prefix="ask")
         settings = faults or FaultSettings()
-        fleet = Fleet(method, task, run, transport, terms, settings, audit, ledger or NoLedger(), pool)
+        fleet = Fleet(method, run, transport, terms, settings, audit, ledger or NoLedger(), pool, task=task)
         fleet.secure, fleet.robust = secure, robust
         fleet.absent = dict.fromkeys(transport.owners, NOT_OPENED)
         return RemoteCohort(fleet, transport.owners)
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Who belongs to it, present or not."""
-        return self._ids
-
-    @property
-    def asked(self) -> int:
-        """How many times owners were asked so far; numbers the steps and the random streams."""
-        return self._fleet.asked
 
     @property
     def absent(self) -> dict[str, str]:
         """Owners that are lost at the moment, with the reason."""
         return dict(self._fleet.absent)
 
-    def sample(self, fraction: float) -> RemoteCohort[S]:
-        """A random share of the owners that are here, at least one, whatever their order."""
-        fleet = self._fleet
-        count = max(1, round(fraction * len(self._ids)))
-        present = [name for name in self._ids if name not in fleet.absent]
-        if count >= len(present):
-            return self if len(present) == len(self._ids) else RemoteCohort(fleet, present)
-        ranks = rank(fleet.task.seed, present, "sample", fleet.asked)
-        chosen = {name for _, name in sorted(zip(ranks, present, strict=True))[:count]}
-        return RemoteCohort(fleet, [name for name in present if name in chosen])
-
-    def report(self, **values: float) -> None:
-        """Keep the numbers until the runner takes them."""
-        self._fleet.reports.update(values)
-
-    def keep(self, **tensors: Tensor) -> None:
-        """Keep the tensors until the runner takes them."""
-        self._fleet.kept.update({name: tensor.detach().cpu() for name, tensor in tensors.items()})
-
-    def take_kept(self) -> dict[str, Tensor]:
-        """The tensors kept since the last call."""
-        taken, self._fleet.kept = self._fleet.kept, {}
-        return taken
-
-    def take_reports(self) -> dict[str, float]:
-        """The numbers reported since the last call."""
-        taken, self._fleet.reports = self._fleet.reports, {}
-        return taken
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The owners that are here: only they are sampled."""
+        return tuple(name for name in self._ids if name not in self._fleet.absent)
 
     def states(self) -> list[S]:
         """Nothing: what owners keep stays with them."""

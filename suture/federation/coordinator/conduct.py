@@ -14,19 +14,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from suture.api import FEDERATION, RUN, Plan, read_outcome, read_plan
-from suture.config.resolve import strict, to_toml
+from suture.config.resolve import strict
 from suture.core.storage import Json, make_folder, write_json
 from suture.errors import ConfigError, DataError, StorageError, SutureError
 from suture.federation.coordinator.cohort import NOT_OPENED, FaultSettings, OwnersLost, RemoteCohort
-from suture.federation.wire.exchange import Audit, Frame, Refused, Transport, Unreachable
+from suture.federation.wire.exchange import Frame, Refused, Unreachable
 from suture.federation.wire.terms import terms_of
 from suture.method import Method, Task
 from suture.privacy.ledger import RunLedger
-from suture.runs.folder import RunFolder
-from suture.runs.runner import Interrupted, Outcome, Runner, Tick, robust_for
+from suture.runs.execute import robust_for
+from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_plan
+from suture.runs.loop import Interrupted, Runner
+from suture.runs.outcome import Outcome, Tick
+from suture.runs.plan import FEDERATION, Plan
+from suture.seam import Audit, Transport
 from suture.settings import Protocol
 
 STATUS = "status.json"
@@ -65,23 +66,15 @@ def order_of(made: Plan, run: str, faults: FaultSettings, secure: bool = False) 
     if method.sees_uncut_graph:
         raise ConfigError(f"{method.name} trains on the uncut graph, which no owner has; choose another method")
     robust_for(method, secure)
-    return Order(run, method.name, made.seeds[0], to_toml(made.resolved), made.dataset, faults, secure)
+    return Order(run, method.name, made.seeds[0], made.config(), made.dataset, faults, secure)
 
 
 def open_folder(order: Order, path: Path) -> tuple[RunFolder, Plan]:
     """The run's folder, new or begun, and the plan in it."""
-    asked = {
-        "dataset": order.dataset,
-        "methods": [order.method],
-        "seeds": [order.seed],
-        "own_module": False,
-        "threads": torch.get_num_threads(),
-        "chunk": 1,
-    }
-    if (path / RUN).exists():
-        folder = RunFolder(path, every_round=True)
-    else:
-        folder = RunFolder.create(path, asked, order.config, None, every_round=True)
+    asked = Asked.by_federation(order.dataset, order.method, order.seed)
+    is_new = not is_begun(path)
+    folder = RunFolder.open(path, asked, order.config, None, every_round=True)
+    if is_new:
         write_json(path / ORDER, order.as_json())
     return folder, read_plan(path)
 
@@ -159,7 +152,7 @@ class Conductor:
         shared = runner.shared()
         cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
         outcome = runner.outcome(self.order.dataset, None)
-        folder.finish(outcome.as_json(), [shared] if shared is not None else [], method)
+        folder.finish(outcome, [shared] if shared is not None else [], method)
         for owner in outcome.suspects:
             self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")
         self.audit.note("run finished", run=self.order.run, method=method.name)
@@ -195,7 +188,7 @@ class Conductor:
         tick, absent = self.tick, self.cohort.absent if self.cohort else {}
         progress: dict[str, Json] = {"phase": tick.phase, "done": tick.done, "total": tick.total} if tick else {}
         if tick:
-            progress |= {"loss": tick.loss, "validation": tick.validation, "seconds": tick.seconds}
+            progress |= {"seconds": tick.seconds, "line": dict(tick.line), "validation": tick.validation}
         self.status: dict[str, Json] = {
             "run": self.order.run,
             "method": self.order.method,

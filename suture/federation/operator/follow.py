@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suture.api import read_outcome
 from suture.core.storage import Json, make_folder, read_json, write_json
 from suture.errors import ConfigError, SutureError
 from suture.federation.coordinator.conduct import ORDER, STATUS, Order
 from suture.federation.flare.kits import Kit, Operator, SessionError, wait_until, write_job
 from suture.federation.wire.exchange import Refused
-from suture.runs.runner import Interrupted, Outcome, Tick
+from suture.runs.folder import read_outcome
+from suture.runs.loop import Interrupted
+from suture.runs.outcome import Outcome, Tick
 
 JOB = "job.json"
 SECONDS_FOR_OWNERS = 600.0
@@ -102,10 +103,11 @@ class Following:
     def _show(self, current: dict[str, Json]) -> None:
         if "done" not in current:
             return
-        loss, validation = (_number(current.get(key)) for key in ("loss", "validation"))
-        done, total = int(str(current["done"])), int(str(current["total"]))
-        seconds = _number(current.get("seconds")) or 0.0
-        self.watch(str(current["method"]), 0, Tick(str(current["phase"]), done, total, loss, validation, seconds))
+        seconds, validation = (_number(current.get(key)) for key in ("seconds", "validation"))
+        done, total, line = int(str(current["done"])), int(str(current["total"])), current.get("line")
+        told = line if isinstance(line, dict) else {}
+        tick = Tick(str(current["phase"]), done, total, seconds or 0.0, told, validation)
+        self.watch(str(current["method"]), 0, tick)
 
     def _call_back(self, job: str, current: dict[str, Json]) -> None:
         """FLARE lets nobody back into a running job: once an absent owner has connected again, begin another leg."""

@@ -32,7 +32,7 @@ from suture.core.message import Message, Model, Nothing
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_atomically, write_json
 from suture.core.streams import Streams
 from suture.errors import IntegrityError, SutureError
-from suture.federation.wire.exchange import Audit, Frame, Refused, check_finite, digest, read, signature, wire_types
+from suture.federation.wire.exchange import Frame, Refused, check_finite, digest, read, signature, wire_types
 from suture.federation.wire.sealed import Sealed, layout_of, to_words
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, S, Task, summed_steps
@@ -40,6 +40,7 @@ from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
 from suture.privacy.secure_aggregation import Member
 from suture.runs.checkpoint import load_models, save_models
+from suture.seam import Audit
 
 log = logging.getLogger(__name__)
 LATER_THAN_ANY = 2**63

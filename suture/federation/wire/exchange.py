@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, Protocol, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -105,24 +105,6 @@ class Frame:
         if type(value) is not int or value < 0:
             raise IntegrityError(f"malformed frame ({key} must be a whole number from 0 on); it was refused")
         return value
-
-
-class Transport(Protocol):
-    """Whatever carries frames to owners. Calls to different owners may run at the same time."""
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        """Everybody there is to call."""
-
-    def call(self, owner: str, request: bytes, timeout: float) -> bytes:
-        """Deliver a request and wait for its answer; raises `Unreachable`."""
-
-
-class Audit(Protocol):
-    """Whoever writes down what was accepted and refused."""
-
-    def note(self, event: str, **details: Json) -> None:
-        """One line."""
 
 
 def digest(data: bytes) -> str:
