@@ -38,7 +38,7 @@ def _room(module: str) -> str:
 
 
 NAMES_TYPES_ABOVE = {PACKAGE / "seam.py"}
-"""What an engine is given is described in terms of clients and tasks, which are a floor higher: for the type checker only."""
+"""What an engine gives is told in terms of clients and tasks, which are a floor higher: for the type checker only."""
 
 
 def _imports(path: Path) -> set[str]:

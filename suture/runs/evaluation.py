@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suture.graph.batch import GraphBatch
 from suture.core.message import Model
+from suture.graph.batch import GraphBatch
 from suture.method import Method, Scores, Task, score
 from suture.settings import EvaluationSettings
 

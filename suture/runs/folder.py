@@ -7,8 +7,8 @@ metrics.jsonl     one line a round, identical for identical seeds      ledger.js
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 kept/             tensors that a method kept for drawing
 
-A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for each
-method and seed. No other module knows these names.
+A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
+each method and seed. No other module spells these names.
 """
 
 from __future__ import annotations
