@@ -96,7 +96,7 @@ def mend_clients(prepared: Prepared, method: FedSagePlus) -> tuple[GraphBatch, t
     network, graph = method.neighgen(prepared.task), prepared.clients
     with torch.no_grad():
         counts = network.missing(state.generator, network.encode(state.generator, graph), graph.degree, graph.segments)
-    return method.on_mended_graph(clients).graph, counts
+    return method.seen(clients, training=True), counts
 
 
 def quality(prepared: Prepared, method: FedSagePlus) -> Quality:

@@ -30,7 +30,7 @@ from suture.config.resolve import resolve  # noqa: E402
 from suture.core.streams import Streams  # noqa: E402
 from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
-from suture.methods.fedavg import SERVER  # noqa: E402
+from suture.methods.averaging import SERVER  # noqa: E402
 from suture.methods.fedggr.method import FedGgr, Up  # noqa: E402
 from suture.runs.prepare import prepare, preprocess  # noqa: E402
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import client_mean
-from suture.core.message import Kind, Message, Model, Nothing
+from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, Pairs
@@ -30,6 +30,8 @@ from suture.seam import S as S
 from suture.seam import V as V
 from suture.settings import ModelSettings, TrainingSettings
 
+S_co = TypeVar("S_co", bound=Record, covariant=True)
+"""What clients keep, to whoever only reads it: clients that keep more will do."""
 Step = Callable[["Clients[S]", M], tuple[S, R]]
 AnyMethod = "Method[Any, Any]"
 
@@ -48,11 +50,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Clients(Generic[S]):
+class Clients(Generic[S_co]):
     """K clients: their private graphs, what they keep between calls, and one random stream each."""
 
     graph: GraphBatch
-    state: S
+    state: S_co
     rng: Streams
     task: Task
 
@@ -112,7 +114,7 @@ class Method(ABC, Generic[V, S]):
 
     sums: ClassVar[tuple[str, ...]] = ()
     """Steps of whose replies the server needs only the mean, weighted by their `weight`: these can be summed securely or
-    robustly. Not inherited: a method that does more with the replies than its parent must not promise it by accident."""
+    robustly."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -144,6 +146,10 @@ class Method(ABC, Generic[V, S]):
         """What the method does to hide its clients' data; `privacy.accountant` says what that is worth. None by default."""
         return ()
 
+    def seen(self, clients: Clients[S], training: bool) -> GraphBatch:
+        """The graph that clients train on, or are tested on: their own, unless a method mends or completes it."""
+        return clients.graph
+
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C] of every node."""
         return self.backbone(task).logits(model.params, graph)
@@ -162,19 +168,15 @@ class Method(ABC, Generic[V, S]):
     def evaluate(self, clients: Clients[S], deployed: Message) -> tuple[S, Scores]:
         """Each client tests its model on its own nodes and tells how good it is, nothing else."""
         with torch.no_grad():
-            logits = self.predict(clients.graph, self.assemble(clients, deployed), clients.task)
-        return clients.state, score(clients.graph, logits)
+            graph = self.seen(clients, training=False)
+            logits = self.predict(graph, self.assemble(clients, deployed), clients.task)
+        return clients.state, score(graph, logits)
 
     @classmethod
     def steps(cls) -> dict[str, Callable[..., Any]]:
         """All declared steps by name."""
         names = (name for name in dir(cls) if getattr(getattr(cls, name), "__is_step__", False))
         return {name: getattr(cls, name) for name in names}
-
-
-def summed_steps(method: Method[Any, Any]) -> frozenset[str]:
-    """The steps a method declares, itself, to need only as a weighted mean."""
-    return frozenset(vars(type(method)).get("sums", ()))
 
 
 def score(graph: GraphBatch, out_NC: Tensor) -> Scores:

@@ -108,7 +108,10 @@ class Record:
         absent = [name for name in ids if name not in position]
         if absent:
             raise KeyError(f"{type(self).__name__} holds nothing for client {absent[0]}; it holds {list(self.ids)}")
-        index = [position[name] for name in ids]
+        return self.take([position[name] for name in ids], ids)
+
+    def take(self, index: Sequence[int], ids: Sequence[str]) -> Self:
+        """The rows at these places, under these names; a row may be taken several times."""
         chosen = {name: _select(value, index) for name, value in self.contents()}
         return type(self)(ids=tuple(ids), **chosen)
 

@@ -10,7 +10,7 @@ better than these 10 (docs/fedgls.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -18,8 +18,9 @@ from torch import Tensor
 from suture.core.message import Model
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Task, step
-from suture.methods.fedavg import FedAvg, Kept, Up
+from suture.method import Clients, Task
+from suture.methods.averaging import Kept
+from suture.methods.fedavg import FedAvg
 from suture.nn.knn_graph import with_nearest_neighbours
 
 
@@ -38,10 +39,9 @@ class FedGnnk(FedAvg):
         if self.neighbours < 1:
             raise ConfigError(f"{self.name}.neighbours must be >= 1, got {self.neighbours}")
 
-    @step
-    def local_update(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Up]:
-        """FedAvg on the completed graphs."""
-        return super().local_update(replace(clients, graph=self.completed(clients.graph)), down)
+    def seen(self, clients: Clients[Kept], training: bool) -> GraphBatch:
+        """The completed graphs."""
+        return self.completed(clients.graph)
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C] on the completed graphs."""

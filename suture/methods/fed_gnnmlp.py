@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing
-from suture.core.tree import map_tree, mix, tile
+from suture.core.tree import map_tree, mix
 from suture.method import Clients, Cohort, Phase, Task, step
-from suture.methods.fedavg import SERVER, FedAvg, Kept, Server
+from suture.methods.averaging import Kept, ModelAveraging, Server, Up, weighted_loss
+from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions
 
 
 @dataclass(frozen=True)
 class Groups(Server):
-    """Row k belongs to client `ids[k]`; before line 0 there is one row for everybody to come.
+    """Personal rows (`suture.methods.personal`); before line 0 there is one, for everybody to come.
 
     Shapes: `params` [K, ...] of the client's group; `graphless` bool [K].
     """
@@ -45,7 +46,7 @@ class Edges(Message):
 
 
 @dataclass(frozen=True)
-class FedGnnMlp(FedAvg):
+class FedGnnMlp(ModelAveraging[Groups, Kept]):
     """FedAvg among clients with edges, and among those without."""
 
     name: ClassVar[str] = "fed_gnnmlp"
@@ -55,30 +56,32 @@ class FedGnnMlp(FedAvg):
 
     def init_server(self, task: Task) -> Groups:
         """The initial model; who will take part is not known yet."""
-        return Groups(SERVER, super().init_server(task).params, torch.zeros(1, dtype=torch.bool))
+        return Groups((NEWCOMER,), self.initial_shared(task), torch.zeros(1, dtype=torch.bool))
 
-    def plan(self) -> tuple[Phase[Server], ...]:
+    def init_clients(self, clients: Clients[Nothing]) -> Kept:
+        """Everybody starts from the same initial model."""
+        return self.fresh(clients)
+
+    def plan(self) -> tuple[Phase[Groups], ...]:
         """Line 0, then the rounds."""
         return (Phase("groups", self.form_groups), *super().plan())
 
-    def form_groups(self, server: Server, cohort: Cohort) -> Groups:
+    def form_groups(self, server: Groups, cohort: Cohort) -> Groups:
         """Line 0."""
         told = cohort.ask(self.tell_kind, Nothing(cohort.ids))
-        ids = tuple(sorted(told.ids))
-        return Groups(ids, tile(server.params, len(ids)), told.select(ids).graphless.cpu())
+        groups = enrolled(server, told.ids)
+        return replace(groups, graphless=told.select(groups.ids).graphless.cpu())
 
     @step
     def tell_kind(self, clients: Clients[Kept], message: Nothing) -> tuple[Kept, Edges]:
         """Whether there is any edge."""
         return clients.state, Edges(clients.ids, clients.graph.graphless)
 
-    def round(self, server: Groups, cohort: Cohort) -> Groups:  # type: ignore[override]
-        """Lines 1-3 of the box."""
-        cohort = cohort.sample(self.training.participation)
-        up = cohort.ask(self.local_update, self.deploy(server, cohort.ids))
-        cohort.report(loss=float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9)))
+    def combine(self, server: Groups, handed: Model, up: Up, cohort: Cohort) -> Groups:
+        """Line 3."""
+        cohort.report(loss=weighted_loss(up))
         device = up.weight.device
-        heard = torch.tensor([server.ids.index(name) for name in up.ids])
+        heard = torch.tensor(positions(server, up.ids))
         weight_KH = (server.graphless.unsqueeze(1) == server.graphless[heard]) * up.weight.double().cpu()
         fresh_K = weight_KH.sum(1) > 0
         share_RH = weight_KH[fresh_K] / weight_KH[fresh_K].sum(1, keepdim=True)
@@ -88,8 +91,6 @@ class FedGnnMlp(FedAvg):
             kept[name][fresh_K.to(device)] = value
         return replace(server, params=kept)
 
-    def deploy(self, server: Server, ids: Sequence[str]) -> Model:
+    def hand_out(self, server: Groups, ids: Sequence[str]) -> Model:
         """Everybody's group's model."""
-        if server.ids == SERVER:
-            return Model(tuple(ids), tile(server.params, len(ids)))
-        return Model(server.ids, server.params).select(ids)
+        return looked_up(Model(server.ids, server.params), ids)

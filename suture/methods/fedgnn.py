@@ -28,18 +28,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Rows
-from suture.core.tree import Tree, mean, tile
+from suture.core.tree import Tree, mean
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch, View
-from suture.method import Clients, Cohort, Scores, Task, step
-from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
+from suture.method import Clients, Cohort, Task, step
+from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
@@ -76,13 +76,13 @@ class Expanded(Kept):
     count: Rows
 
 
-@dataclass(frozen=True)
-class FedGnn(FedAvg):
-    """FedAvg on subgraphs expanded with similar nodes of other clients."""
+C = TypeVar("C", bound=Counted)
+X = TypeVar("X", bound=Expanded)
 
-    name: ClassVar[str] = "fedgnn"
-    summary: ClassVar[str] = "FedAvg on subgraphs expanded with similar nodes' embeddings from other clients"
-    paper: ClassVar[str] = "Wu et al., 2021"
+
+@dataclass(frozen=True)
+class Expanding(ModelAveraging[C, X], Generic[C, X]):
+    """Averaging on subgraphs expanded with similar nodes of other clients, whatever else a method keeps."""
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
@@ -106,44 +106,44 @@ class FedGnn(FedAvg):
         training = replace(self.training, fanouts=())
         object.__setattr__(self, "training", replace(training, dp_sigma=self.sigma) if self.sigma else training)
 
-    def backbone(self, task: Task) -> Expanding:
+    def backbone(self, task: Task) -> ExpandingBackbone:
         """The network the settings name, with foreign neighbours in its last layer."""
         if task.module is not None:
             raise ConfigError(f"{self.name} needs one of the built-in models: it has to see the input of the last layer")
-        return expanding(self.model.kind)(self.model, task.features, task.classes)
+        return expanding_backbone(self.model.kind)(self.model, task.features, task.classes)
 
-    def init_server(self, task: Task) -> Counted:
-        """The initial model."""
-        return Counted(SERVER, super().init_server(task).params, 0)
-
-    def init_clients(self, clients: Clients[Nothing]) -> Expanded:
+    def unexpanded(self, clients: Clients[Nothing]) -> Expanded:
         """The initial model, and no foreign neighbours."""
-        kept, graph = super().init_clients(clients), clients.graph
+        graph = clients.graph
         means = torch.zeros(graph.num_nodes, self.model.hidden, device=graph.device)
         counts = torch.zeros(graph.num_nodes, device=graph.device)
         ptr = graph.segments.ptr
-        return Expanded(clients.ids, kept.params, kept.moments, Rows(means, ptr), Rows(counts, ptr))
+        return Expanded(**vars(self.fresh(clients)), mean=Rows(means, ptr), count=Rows(counts, ptr))
 
-    def round(self, server: Counted, cohort: Cohort) -> Counted:  # type: ignore[override]
-        """Lines 1-4 of the box."""
-        cohort = cohort.sample(self.training.participation)
-        down = Model(cohort.ids, tile(server.params, len(cohort.ids)))
+    def exchange(self, server: C, handed: Model, sampled: Cohort) -> C:
+        """Line 2."""
         if server.rounds % self.interval == 0:
-            found = self.match(cohort.ask(self.reveal, down))
-            cohort.ask(self.expand, found)
-            cohort.report(foreign_neighbours=float(found.count.values.mean()))
-        up = cohort.ask(self.local_update, down)
+            found = self.match(sampled.ask(self.reveal, handed), self.neighbours)
+            sampled.ask(self.expand, found)
+            sampled.report(foreign_neighbours=float(found.count.values.mean()))
+        return server
+
+    def combine(self, server: C, handed: Model, up: Up, cohort: Cohort) -> C:
+        """Line 4."""
         cohort.report(loss=float(up.loss.mean()))
-        return Counted(SERVER, mean(up.params, up.weight), server.rounds + 1)
+        return replace(server, params=mean(up.params, up.weight), rounds=server.rounds + 1)
 
     @step
-    def reveal(self, clients: Clients[Expanded], down: Model) -> tuple[Expanded, Embeddings]:
+    def reveal(self, clients: Clients[X], down: Model) -> tuple[X, Embeddings]:
         """Line 2, first half."""
-        with torch.no_grad():
-            hidden = self.backbone(clients.task).hidden(down.params, clients.graph)
-        return clients.state, Embeddings(clients.ids, Rows(hidden, clients.graph.segments.ptr))
+        return clients.state, Embeddings(clients.ids, Rows(self.hidden(clients, down), clients.graph.segments.ptr))
 
-    def match(self, revealed: Embeddings) -> Foreign:
+    def hidden(self, clients: Clients[X], down: Model) -> Tensor:
+        """h_v of every node, [N, H]."""
+        with torch.no_grad():
+            return self.backbone(clients.task).hidden(down.params, clients.graph)
+
+    def match(self, revealed: Embeddings, most: int) -> Foreign:
         """Line 2, second half: all nodes against all others, a block of nodes at a time."""
         # In an order of its own, so that equally similar nodes are chosen alike whatever the order of the clients.
         rows = revealed.select(sorted(revealed.ids)).rows
@@ -154,7 +154,7 @@ class FedGnn(FedAvg):
         nodes = torch.arange(hidden.shape[0], device=hidden.device)
         for block in torch.split(nodes, max(1, COSINES_AT_A_TIME // max(1, nodes.numel()))):
             cosine = (unit[block] @ unit.T).masked_fill_(owner[block].unsqueeze(1) == owner, -2.0)
-            best = cosine.topk(min(self.neighbours, nodes.numel()), dim=1)
+            best = cosine.topk(min(most, nodes.numel()), dim=1)
             near = (best.values > self.threshold).to(hidden.dtype)
             counts[block] = near.sum(1)
             total = torch.einsum("bm,bmh->bh", near, hidden[best.indices])
@@ -163,21 +163,30 @@ class FedGnn(FedAvg):
         return found.select(revealed.ids)
 
     @step
-    def expand(self, clients: Clients[Expanded], found: Foreign) -> tuple[Expanded, Nothing]:
+    def expand(self, clients: Clients[X], found: Foreign) -> tuple[X, Nothing]:
         """Remember the foreign neighbours for line 3."""
         return replace(clients.state, mean=found.mean, count=found.count), Nothing(clients.ids)
 
-    @step
-    def local_update(self, clients: Clients[Expanded], down: Model) -> tuple[Expanded, Up]:  # type: ignore[override]
-        """Line 3."""
-        kept, up = super().local_update(_on_expanded_graph(clients), down)
-        return replace(clients.state, params=kept.params, moments=kept.moments), up
+    def seen(self, clients: Clients[X], training: bool) -> GraphBatch:
+        """Line 3: the expanded subgraphs, also when they are tested."""
+        return _expanded(clients.graph, clients.state)
 
-    @step
-    def evaluate(self, clients: Clients[Expanded], deployed: Message) -> tuple[Expanded, Scores]:  # type: ignore[override]
-        """Each client tests its model on its expanded subgraph."""
-        _, scores = super().evaluate(_on_expanded_graph(clients), deployed)
-        return clients.state, scores
+
+@dataclass(frozen=True)
+class FedGnn(Expanding[Counted, Expanded]):
+    """FedAvg on subgraphs expanded with similar nodes of other clients."""
+
+    name: ClassVar[str] = "fedgnn"
+    summary: ClassVar[str] = "FedAvg on subgraphs expanded with similar nodes' embeddings from other clients"
+    paper: ClassVar[str] = "Wu et al., 2021"
+
+    def init_server(self, task: Task) -> Counted:
+        """The initial model."""
+        return Counted(SERVER, self.initial_shared(task), 0)
+
+    def init_clients(self, clients: Clients[Nothing]) -> Expanded:
+        """The initial model, and no foreign neighbours."""
+        return self.unexpanded(clients)
 
 
 @dataclass(frozen=True)
@@ -194,17 +203,16 @@ class ExpandedGraph(GraphBatch):
         return (h_NH + count_N1 * mean_NH) / (1 + count_N1)
 
 
-def _on_expanded_graph(clients: Clients[Expanded]) -> Clients[Kept]:
-    """The same clients, with the foreign neighbours they know of as part of their graphs."""
-    graph = clients.graph
+def _expanded(graph: GraphBatch, state: Expanded) -> ExpandedGraph:
+    """The clients' graphs with the foreign neighbours they know of."""
     own = {item.name: getattr(graph, item.name) for item in fields(graph)}
-    expanded = ExpandedGraph(**own, foreign=(clients.state.mean.values, clients.state.count.values))
+    expanded = ExpandedGraph(**own, foreign=(state.mean.values, state.count.values))
     # Operators and views derived from the own edges stay as they are; deriving them anew would cost more than a step.
     vars(expanded).update({name: value for name, value in vars(graph).items() if name not in own})
-    return Clients(expanded, clients.state, clients.rng, clients.task)
+    return expanded
 
 
-class Expanding(Backbone):
+class ExpandingBackbone(Backbone):
     """A backbone whose last layer also hears a node's foreign neighbours."""
 
     def hidden(self, params: Tree, graph: GraphBatch) -> Tensor:
@@ -227,6 +235,6 @@ class Expanding(Backbone):
 
 
 @cache
-def expanding(kind: str) -> type[Expanding]:
+def expanding_backbone(kind: str) -> type[ExpandingBackbone]:
     """The backbone of this name with foreign neighbours in its last layer."""
-    return type(f"Expanding{kind.capitalize()}", (Expanding, BACKBONES[kind]), {})
+    return type(f"Expanding{kind.capitalize()}", (ExpandingBackbone, BACKBONES[kind]), {})

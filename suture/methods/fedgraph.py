@@ -27,12 +27,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from suture.core.message import Model
-from suture.core.tree import mean, tile
+from suture.core.message import Model, Nothing
+from suture.core.tree import mean
 from suture.errors import ConfigError
-from suture.method import Cohort, Task
-from suture.methods.fedavg import SERVER
-from suture.methods.fedgnn import Counted, FedGnn
+from suture.method import Clients, Cohort, Task
+from suture.methods.averaging import SERVER, Up
+from suture.methods.fedgnn import Counted, Expanded, Expanding
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Sampling(Counted):
 
 
 @dataclass(frozen=True)
-class FedGraph(FedGnn):
+class FedGraph(Expanding[Sampling, Expanded]):
     """FedGNN whose server learns how many foreign neighbours to sample."""
 
     name: ClassVar[str] = "fedgraph"
@@ -66,8 +66,8 @@ class FedGraph(FedGnn):
 
     def init_server(self, task: Task) -> Sampling:
         """The initial model, and nothing known about any size."""
-        start, none = super().init_server(task), torch.zeros(1, len(self.sizes))
-        return Sampling(SERVER, start.params, 0, none, none.clone(), torch.full((1,), torch.nan))
+        none = torch.zeros(1, len(self.sizes))
+        return Sampling(SERVER, self.initial_shared(task), 0, none, none.clone(), torch.full((1,), torch.nan))
 
     def choice(self, server: Sampling) -> int:
         """Line 1: the place in `sizes` with the highest upper bound; each is tried once before any is repeated."""
@@ -75,18 +75,29 @@ class FedGraph(FedGnn):
         bound = server.reward / server.chosen.clamp_min(1) + self.exploration * bonus
         return int(torch.where(server.chosen == 0, torch.inf, bound)[0].argmax())
 
-    def round(self, server: Sampling, cohort: Cohort) -> Sampling:  # type: ignore[override]
-        """Lines 1-3."""
-        cohort = cohort.sample(self.training.participation)
-        down = Model(cohort.ids, tile(server.params, len(cohort.ids)))
-        arm = self.choice(server)
-        found = replace(self, neighbours=self.sizes[arm]).match(cohort.ask(self.reveal, down))
-        cohort.ask(self.expand, found)
-        up = cohort.ask(self.local_update, down)
+    def init_clients(self, clients: Clients[Nothing]) -> Expanded:
+        """The initial model, and no foreign neighbours."""
+        return self.unexpanded(clients)
+
+    def exchange(self, server: Sampling, handed: Model, sampled: Cohort) -> Sampling:
+        """Lines 1 and 2."""
+        found = self.match(sampled.ask(self.reveal, handed), self.sizes[self.choice(server)])
+        sampled.ask(self.expand, found)
+        sampled.report(foreign_neighbours=float(found.count.values.mean()))
+        return server
+
+    def combine(self, server: Sampling, handed: Model, up: Up, cohort: Cohort) -> Sampling:
+        """The average of line 3, and what the chosen size was worth."""
         loss = up.loss.mean().reshape(1)
-        cohort.report(loss=float(loss), foreign_neighbours=float(found.count.values.mean()))
+        cohort.report(loss=float(loss))
         gain = torch.nan_to_num((server.loss - loss) / server.loss)  # nothing to compare the first loss with
         tried = torch.zeros_like(server.chosen)
-        tried[0, arm] = 1
-        params = mean(up.params, up.weight)
-        return Sampling(SERVER, params, server.rounds + 1, server.chosen + tried, server.reward + gain * tried, loss)
+        tried[0, self.choice(server)] = 1
+        return replace(
+            server,
+            params=mean(up.params, up.weight),
+            rounds=server.rounds + 1,
+            chosen=server.chosen + tried,
+            reward=server.reward + gain * tried,
+            loss=loss,
+        )

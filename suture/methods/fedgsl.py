@@ -32,8 +32,9 @@ from torch import Tensor
 from suture.core.kernels import client_mean
 from suture.core.message import Model, Nothing, Rows
 from suture.errors import ConfigError
-from suture.method import Clients, step
-from suture.methods.fedgnn import Embeddings, Expanded, FedGnn, Foreign
+from suture.method import Clients, Task, step
+from suture.methods.averaging import SERVER
+from suture.methods.fedgnn import Counted, Embeddings, Expanded, Expanding, Foreign
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Augmented(Expanded):
 
 
 @dataclass(frozen=True)
-class FedGsl(FedGnn):
+class FedGsl(Expanding[Counted, Augmented]):
     """FedGNN on perturbed embeddings."""
 
     name: ClassVar[str] = "fedgsl"
@@ -59,24 +60,26 @@ class FedGsl(FedGnn):
         if self.noise < 0:
             raise ConfigError(f"fedgsl.noise must be >= 0, got {self.noise}")
 
+    def init_server(self, task: Task) -> Counted:
+        """The initial model."""
+        return Counted(SERVER, self.initial_shared(task), 0)
+
     def init_clients(self, clients: Clients[Nothing]) -> Augmented:
         """As FedGNN."""
-        kept = super().init_clients(clients)
         scale = torch.ones(len(clients.ids), device=clients.graph.device)
-        return Augmented(kept.ids, kept.params, kept.moments, kept.mean, kept.count, scale)
+        return Augmented(**vars(self.unexpanded(clients)), scale=scale)
 
     @step
-    def reveal(self, clients: Clients[Augmented], down: Model) -> tuple[Augmented, Embeddings]:  # type: ignore[override]
+    def reveal(self, clients: Clients[Augmented], down: Model) -> tuple[Augmented, Embeddings]:
         """Line 1, what a client sends."""
-        _, plain = super().reveal(clients, down)  # type: ignore[arg-type]
-        h_NH, ptr = plain.rows.values, plain.rows.ptr
+        h_NH, ptr = self.hidden(clients, down), clients.graph.segments.ptr
         noise_NH = self.noise * clients.rng.fork("perturb").normal(ptr, h_NH.shape[1])
         scale = client_mean(h_NH.norm(dim=1), clients.graph.segments.client, len(clients.ids))
         noisy = Embeddings(clients.ids, Rows(F.normalize(h_NH, dim=1) + noise_NH, ptr))
         return replace(clients.state, scale=scale), noisy
 
     @step
-    def expand(self, clients: Clients[Augmented], found: Foreign) -> tuple[Augmented, Nothing]:  # type: ignore[override]
+    def expand(self, clients: Clients[Augmented], found: Foreign) -> tuple[Augmented, Nothing]:
         """Line 2, what a client makes of the rows it is linked to."""
         own = clients.state.scale[clients.graph.segments.client].unsqueeze(1)
         mean = Rows(found.mean.values * own, found.mean.ptr)

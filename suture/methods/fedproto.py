@@ -38,8 +38,8 @@ from suture.core.message import Kind, Message, Model, Nothing
 from suture.core.tree import Tree, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Cohort, Task, step
-from suture.methods.fedavg import SERVER, FedAvg, Kept, Server, Up
+from suture.method import Clients, Cohort, Task
+from suture.methods.averaging import SERVER, Averaging, Kept, Server, Trained, Up
 from suture.training.local import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
@@ -64,7 +64,7 @@ class OwnPrototypes(Up):
 
 
 @dataclass(frozen=True)
-class FedProto(FedAvg):
+class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
     """Local models whose class means are pulled together."""
 
     name: ClassVar[str] = "fedproto"
@@ -97,25 +97,23 @@ class FedProto(FedAvg):
         """The initial model, and no prototypes."""
         if clients.task.link and self.predict_by == "prototype":
             raise ConfigError("fedproto.predict_by prototype is for nodes; link prediction needs predict_by=classifier")
-        kept = super().init_clients(clients)
+        kept = self.fresh(clients)
         nothing = tile(self.init_server(clients.task).params, len(clients.ids))
         return replace(kept, params=kept.params | {n: v.to(clients.graph.device) for n, v in nothing.items()})
 
-    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:
         """Line 2: cross-entropy, and the distance of the batch's prototypes from the received ones."""
-        terms = super().loss_terms(params, batch, received, task)
+        terms = super().loss_terms(params, batch, received, clients)
         if self.proto_weight == 0 or PROTOTYPES not in received:
             return terms
-        embedding = self.backbone(task).embed(params, batch.graph, batch.rng, batch.view)
-        local = prototypes(embedding, batch, class_count(task))
+        embedding = self.backbone(clients.task).embed(params, batch.graph, batch.rng, batch.view)
+        local = prototypes(embedding, batch, class_count(clients.task))
         both = (local[COUNTS] > 0) & (received[COUNTS] > 0)
         distance = (local[PROTOTYPES] - received[PROTOTYPES]).square().mean(2)
         return terms | {"prototypes": self.proto_weight * (distance * both).sum(1)}
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
-        """Lines 1-4 of the box; a class nobody has in this round keeps its prototype."""
-        cohort = cohort.sample(self.training.participation)
-        up = cohort.ask(self.local_update, self.deploy(server, cohort.ids))
+    def combine(self, server: Server, handed: Prototypes, up: OwnPrototypes, cohort: Cohort) -> Server:
+        """Line 4; a class nobody has in this round keeps its prototype."""
         cohort.report(loss=float(up.loss.mean()))
         weight_KC1 = up.params[COUNTS].unsqueeze(2)
         total_1C = up.params[COUNTS].sum(0, keepdim=True)
@@ -130,26 +128,29 @@ class FedProto(FedAvg):
             },
         )
 
-    @step
-    def local_update(self, clients: Clients[Kept], down: Prototypes) -> tuple[Kept, OwnPrototypes]:  # type: ignore[override]
-        """Lines 2 and 3."""
-        kept, up = super().local_update(clients, down)
+    def received(self, clients: Clients[Kept], down: Prototypes) -> Tree:
+        """Line 1: the client's own model, with the global prototypes."""
+        return clients.state.params | down.params
+
+    def conclude(self, clients: Clients[Kept], down: Prototypes, trained: Trained) -> tuple[Kept, OwnPrototypes]:
+        """Line 3."""
         everything = replace(self.training, batch_size=0, fanouts=())
         (batch,) = batches(clients.graph, everything, clients.rng.fork("prototypes"))
         with torch.no_grad():
-            embedding = self.backbone(clients.task).embed(kept.params, clients.graph, view=batch.view)
+            embedding = self.backbone(clients.task).embed(trained.params, clients.graph, view=batch.view)
         own = prototypes(embedding, batch, class_count(clients.task))
-        return kept, OwnPrototypes(up.ids, own, up.weight, up.loss)
+        kept = replace(clients.state, params=trained.params, moments=trained.moments)
+        return kept, OwnPrototypes(clients.ids, own, self.weight(clients), trained.loss)
 
-    def deploy(self, server: Server, ids: Sequence[str]) -> Prototypes:
+    def hand_out(self, server: Server, ids: Sequence[str]) -> Prototypes:
         """The global prototypes for everybody."""
         return Prototypes(tuple(ids), tile(server.params, len(ids)))
 
     def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
         """The client's network, with the prototypes only if they are what it predicts by."""
-        model = super().assemble(clients, deployed)
+        params = clients.state.params | (deployed.params if isinstance(deployed, Prototypes) else {})
         names = () if self.predict_by == "prototype" else (PROTOTYPES, COUNTS)
-        return Model(model.ids, split(model.params, names)[1])
+        return Model(clients.ids, split(params, names)[1])
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C]; by prototype, minus the squared distance to each class's."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from suture.core.tree import Tree, squared_distance
 from suture.errors import ConfigError
-from suture.method import Task
+from suture.method import Clients
+from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
 from suture.training.local import Batch
 
@@ -37,7 +38,7 @@ class FedProx(FedAvg):
         if self.mu < 0:
             raise ConfigError(f"fedprox.mu must be >= 0, got {self.mu}")
 
-    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:
         """Cross-entropy plus the proximal term (whose gradient is zero in the first of a round's local steps)."""
         proximal = self.mu / 2 * squared_distance(params, received)
-        return super().loss_terms(params, batch, received, task) | {"proximal": proximal}
+        return super().loss_terms(params, batch, received, clients) | {"proximal": proximal}

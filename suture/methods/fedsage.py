@@ -8,20 +8,16 @@ the protocol's width, optimiser and rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Generic
 
 from suture.errors import ConfigError
+from suture.methods.averaging import VS, Kept, ModelAveraging, S, Server
 from suture.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
-class FedSage(FedAvg):
-    """FedAvg with sampled GraphSAGE."""
-
-    name: ClassVar[str] = "fedsage"
-    summary: ClassVar[str] = "FedAvg with GraphSAGE on sampled neighbourhoods"
-    paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)
+class Sampled(ModelAveraging[VS, S], Generic[VS, S]):
+    """Averaging of GraphSAGE classifiers that are trained on sampled neighbourhoods, whatever else a method keeps."""
 
     batch_size: int = 64
     """Training nodes in a mini-batch; 0 trains full batch."""
@@ -31,8 +27,18 @@ class FedSage(FedAvg):
     def __post_init__(self) -> None:
         if self.batch_size < 0 or self.fanout < 1:
             raise ConfigError(
-                f"fedsage needs batch_size >= 0 and fanout >= 1, got batch_size={self.batch_size}, fanout={self.fanout}"
+                f"{self.name} needs batch_size >= 0 and fanout >= 1, got batch_size={self.batch_size}, fanout={self.fanout}"
             )
         fanouts = (self.fanout,) * self.model.layers if self.batch_size else ()
         object.__setattr__(self, "model", replace(self.model, kind="sage"))
         object.__setattr__(self, "training", replace(self.training, batch_size=self.batch_size, fanouts=fanouts))
+
+
+@dataclass(frozen=True)
+class FedSage(Sampled[Server, Kept], FedAvg):
+    """FedAvg with sampled GraphSAGE."""
+
+    name: ClassVar[str] = "fedsage"
+    summary: ClassVar[str] = "FedAvg with GraphSAGE on sampled neighbourhoods"
+    paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
+    sums: ClassVar[tuple[str, ...]] = ("local_update",)

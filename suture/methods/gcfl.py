@@ -29,16 +29,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from suture.core.message import Model
+from suture.core.message import Model, Nothing
 from suture.core.tree import Tree, map_tree, mix, tile
 from suture.errors import ConfigError
-from suture.method import Cohort, Task
-from suture.methods.fedavg import SERVER, FedAvg, Server, Up
+from suture.method import Clients, Cohort, Task
+from suture.methods.averaging import Kept, ModelAveraging, Server, Up
+from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions
 
 
 @dataclass(frozen=True)
 class Clusters(Server):
-    """Row k belongs to client `ids[k]`, ids sorted; before the first round there is one row for everybody to come.
+    """Personal rows (`suture.methods.personal`); before the first round there is one, for everybody to come.
 
     Shapes: `params` [K, ...] of the client's cluster; `cluster` int64 [K], numbers from 0; `memory` [K, ...], what is
     known about the clients' likeness.
@@ -52,16 +53,11 @@ class Clusters(Server):
         """Each client's cluster's model. One for all is one row in memory, so that clients can work on it together."""
         if not bool(self.cluster.any()):
             return Model(tuple(ids), tile(map_tree(lambda value: value[:1], self.params), len(ids)))
-        return Model(self.ids, self.params).select(ids)
-
-    def positions(self, ids: Sequence[str]) -> Tensor:
-        """The rows of some clients, int64."""
-        row = {name: k for k, name in enumerate(self.ids)}
-        return torch.tensor([row[name] for name in ids])
+        return looked_up(Model(self.ids, self.params), ids)
 
 
 @dataclass(frozen=True)
-class Gcfl(FedAvg):
+class Gcfl(ModelAveraging[Clusters, Kept]):
     """FedAvg inside clusters that are cut in two wherever clients pull apart."""
 
     name: ClassVar[str] = "gcfl"
@@ -83,29 +79,32 @@ class Gcfl(FedAvg):
 
     def init_server(self, task: Task) -> Clusters:
         """The initial model; who will take part is not known yet."""
-        return Clusters(SERVER, super().init_server(task).params, torch.zeros(1, dtype=torch.int64), self.blank(1), 0)
+        return Clusters((NEWCOMER,), self.initial_shared(task), torch.zeros(1, dtype=torch.int64), self.blank(1), 0)
 
-    def round(self, server: Clusters, cohort: Cohort) -> Clusters:  # type: ignore[override]
-        """Lines 1-4 of the box."""
+    def init_clients(self, clients: Clients[Nothing]) -> Kept:
+        """Everybody starts from the same initial model."""
+        return self.fresh(clients)
+
+    def hand_out(self, server: Clusters, ids: Sequence[str]) -> Model:
+        """Line 1: everybody's cluster's model."""
+        return server.models(ids)
+
+    def combine(self, server: Clusters, handed: Model, up: Up, cohort: Cohort) -> Clusters:
+        """Lines 3 and 4 of the box."""
         if server.rounds == 0:
             server = self.enrol(server, cohort.ids)
-        cohort = cohort.sample(self.training.participation)
-        down = server.models(cohort.ids)
-        up = cohort.ask(self.local_update, down)
-        heard = server.positions(up.ids)
-        gram = inner_products({name: value - down.params[name] for name, value in up.params.items()})
+        heard = torch.tensor(positions(server, up.ids))
+        gram = inner_products({name: value - handed.params[name] for name, value in up.params.items()})
         server = replace(server, memory=self.remember(server.memory, heard, gram), rounds=server.rounds + 1)
         if server.rounds > self.warm_up:
-            settled = self.settled(server.cluster[heard], gram, up.weight.cpu(), lengths(down.params))
+            settled = self.settled(server.cluster[heard], gram, up.weight.cpu(), lengths(handed.params))
             server = self.cut(server, settled)
         cohort.report(loss=float(up.loss.mean()), clusters=int(server.cluster.max()) + 1)
         return replace(server, params=self.averaged(server, heard, up))
 
     def enrol(self, server: Clusters, ids: Sequence[str]) -> Clusters:
         """One cluster of everybody."""
-        clients = len(ids)
-        cluster = torch.zeros(clients, dtype=torch.int64)
-        return Clusters(tuple(sorted(ids)), tile(server.params, clients), cluster, self.blank(clients), 0)
+        return replace(enrolled(replace(server, memory={}), ids), memory=self.blank(len(ids)))
 
     def settled(self, cluster_K: Tensor, gram_KK: Tensor, weight_K: Tensor, length_K: Tensor) -> list[int]:
         """The two conditions of line 3, from the updates of this round's K clients: the clusters they hold for."""
@@ -162,10 +161,6 @@ class Gcfl(FedAvg):
     def forget(self, memory: Tree, members: Tensor) -> Tree:
         """After a cut: cosines stay valid."""
         return memory
-
-    def deploy(self, server: Clusters, ids: Sequence[str]) -> Model:  # type: ignore[override]
-        """Everybody's cluster's model."""
-        return server.models(ids)
 
 
 def inner_products(tree: Tree) -> Tensor:

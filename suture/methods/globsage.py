@@ -19,3 +19,4 @@ class GlobSage(FedSage):
     summary: ClassVar[str] = "GraphSAGE on sampled neighbourhoods of the uncut graph: the upper bound of FedSage"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
     sees_uncut_graph: ClassVar[bool] = True
+    sums: ClassVar[tuple[str, ...]] = ()

@@ -20,6 +20,7 @@ class Local(FedAvg):
     summary: ClassVar[str] = "every client trains alone; nothing is shared"
     paper: ClassVar[str] = ""
     one_model: ClassVar[bool] = False
+    sums: ClassVar[tuple[str, ...]] = ()
 
     def shared_names(self, task: Task) -> list[str]:
         """Nothing."""

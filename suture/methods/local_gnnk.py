@@ -20,6 +20,7 @@ class LocalGnnk(FedGnnk):
     summary: ClassVar[str] = "every client trains alone; those without edges link nearest neighbours"
     paper: ClassVar[str] = "baseline of Fu et al., TMLR 2024"
     one_model: ClassVar[bool] = False
+    sums: ClassVar[tuple[str, ...]] = ()
 
     def shared_names(self, task: Task) -> list[str]:
         """Nothing."""

@@ -21,6 +21,7 @@ class LocSage(FedSage):
     summary: ClassVar[str] = "every client trains GraphSAGE on sampled neighbourhoods alone"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
     one_model: ClassVar[bool] = False
+    sums: ClassVar[tuple[str, ...]] = ()
 
     def shared_names(self, task: Task) -> list[str]:
         """Nothing."""

@@ -19,3 +19,4 @@ class Global(FedAvg):
     summary: ClassVar[str] = "central training on the uncut graph: the upper bound"
     paper: ClassVar[str] = ""
     sees_uncut_graph: ClassVar[bool] = True
+    sums: ClassVar[tuple[str, ...]] = ()

@@ -11,7 +11,7 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.engines.robust import Robust, check_rule
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
-from suture.method import Method, Task, summed_steps
+from suture.method import Method, Task
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
 from suture.runs.evaluation import global_accuracy
@@ -71,7 +71,7 @@ def _runner(
 
 def robust_for(method: Method[Any, Any], secure: bool = False) -> Robust | None:
     """The aggregation that the training settings ask for; None is the method's own mean."""
-    rule, steps = method.training.aggregation, summed_steps(method)
+    rule, steps = method.training.aggregation, frozenset(method.sums)
     check_rule(method.name, rule, steps, secure)
     return Robust(rule, method.training.byzantine, steps) if rule != "mean" else None
 

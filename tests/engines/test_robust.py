@@ -16,9 +16,10 @@ from suture import api
 from suture.core.message import Model
 from suture.engines.robust import Robust, centre, flatten, krum_scores, unflatten
 from suture.errors import ConfigError
-from suture.method import Clients, step, summed_steps
+from suture.method import Clients, step
 from suture.methods import METHODS
-from suture.methods.fedavg import FedAvg, Kept, Up
+from suture.methods.averaging import Kept, Up
+from suture.methods.fedavg import FedAvg
 from suture.runs.execute import execute
 from suture.runs.outcome import Outcome
 from suture.runs.prepare import Source
@@ -46,7 +47,7 @@ def test_trees_there_and_back() -> None:
 
 def test_only_methods_that_say_so_themselves_are_summed() -> None:
     """Who inherits from FedAvg but does more with the replies has not promised anything."""
-    summed = {name for name, method in METHODS.items() if summed_steps(method())}
+    summed = {name for name, method in METHODS.items() if method().sums}
     assert {"fedavg", "fedprox", "fedper", "fedsage"} <= summed
     assert not summed & {"local", "fedpub", "gcfl", "gcfl+", "fedgnn", "fedproto"}
 

@@ -25,7 +25,7 @@ from suture.federation.wire.terms import terms_of
 from suture.graph.shard import load_shard, save_shard
 from suture.graph.splits import Role
 from suture.method import Cohort, Task
-from suture.methods.fedavg import Server, Up
+from suture.methods.averaging import Server, Up
 from suture.runs.checkpoint import load_models
 from suture.runs.prepare import Source
 

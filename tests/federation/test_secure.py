@@ -20,7 +20,7 @@ from suture.federation.coordinator.conduct import order_of
 from suture.federation.owner.desk import LATER_THAN_ANY, Journal
 from suture.federation.wire.exchange import Frame, Refused, Unreachable
 from suture.federation.wire.sealed import Sealed, to_words
-from suture.methods.fedavg import Up
+from suture.methods.averaging import Up
 from suture.runs.checkpoint import load_models
 
 

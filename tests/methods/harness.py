@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from suture.core.message import Nothing, Record
+from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.synthetic import contextual_block_model
-from suture.method import Method, Task
+from suture.method import Clients, Method, Task
 from suture.methods import own_fields
 from suture.settings import ModelSettings, TrainingSettings
 
@@ -58,6 +59,12 @@ def small(method: type[Method[Any, Any]], **fields: Any) -> Method[Any, Any]:
     model = ModelSettings(hidden=8, head=True, dropout=0.5)
     training = TrainingSettings(rounds=2, local_epochs=2, lr=0.05, **fields.pop("training", {}))
     return method(model=model, training=training, **fields)
+
+
+def beginning(method: Method[Any, Any], graph: GraphBatch, task: Task) -> Clients[Any]:
+    """The clients before anything was asked of them."""
+    rng = Streams.of(task.seed, graph.ids, "init")
+    return Clients(graph, method.init_clients(Clients(graph, Nothing(graph.ids), rng, task)), rng, task)
 
 
 @dataclass(frozen=True)

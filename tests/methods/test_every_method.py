@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from harness import TOLERANCE, World, assert_same, assert_separable, ending, permuted, run_to_end, small, small_world
+from harness import (
+    TOLERANCE,
+    World,
+    assert_same,
+    assert_separable,
+    beginning,
+    ending,
+    permuted,
+    run_to_end,
+    small,
+    small_world,
+)
 
 from suture.core.message import Message, Model
 from suture.core.streams import Streams
@@ -19,7 +30,8 @@ from suture.errors import ConfigError
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.method import Clients, Method, step
 from suture.methods import METHODS
-from suture.methods.fedavg import FedAvg, Kept, Up
+from suture.methods.averaging import Averaging, Kept, Up
+from suture.methods.fedavg import FedAvg
 from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import SplitSettings
 from suture.training.local import batches
@@ -161,14 +173,14 @@ def test_no_message_carries_a_feature_row_a_label_list_or_an_edge_list(name: str
 @EVERY_METHOD
 def test_every_loss_term_has_a_gradient(name: str, world: World) -> None:
     method = small(METHODS[name])
-    if not isinstance(method, FedAvg):
-        pytest.skip(f"{name} is not trained through FedAvg's loss terms; its own test file checks its terms")
+    if not isinstance(method, Averaging):
+        pytest.skip(f"{name} is not trained through Averaging's loss terms; its own test file checks its terms")
     graph = world.graph_for(method)
     received = tile(method.initial_params(world.task), len(graph.ids))
     params = {key: (value + 0.1).clone().requires_grad_() for key, value in received.items()}
     rng = Streams.of(0, graph.ids, "test")
     batch = next(batches(graph, method.training, rng))
-    for term, loss in method.loss_terms(params, batch, received, world.task).items():
+    for term, loss in method.loss_terms(params, batch, received, beginning(method, graph, world.task)).items():
         grads = torch.autograd.grad(loss.sum(), list(params.values()), allow_unused=True, retain_graph=True)
         largest = max(float(grad.abs().max()) for grad in grads if grad is not None)
         assert largest > 0, f"{term} has no gradient"

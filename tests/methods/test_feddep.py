@@ -254,8 +254,8 @@ def test_the_generator_learns(world: World) -> None:
 def test_mending_draws_anew_in_every_round(world: World) -> None:
     method = quick(r=0.5)
     clients = clients_before_rounds(method, world)
-    first = method.mended(clients, 0.5).graph.x
-    second = method.mended(replace(clients, rng=clients.rng.fork("next")), 0.5).graph.x
+    first = method.seen(clients, training=True).x
+    second = method.seen(replace(clients, rng=clients.rng.fork("next")), training=True).x
     assert isinstance(first, MendedFeatures)
     assert isinstance(second, MendedFeatures)
     zero = (first.embedding.abs().sum(1) == 0).float().mean()

@@ -67,7 +67,7 @@ def test_matching_against_brute_force(threshold: float, neighbours: int, monkeyp
     means, counts = _match_by_hand(hidden, owner, threshold, neighbours)
     for at_a_time in (1 << 24, 70, 1):
         monkeypatch.setattr(fedgnn, "COSINES_AT_A_TIME", at_a_time)
-        found = method.match(revealed)
+        found = method.match(revealed, neighbours)
         assert found.ids == ("b", "c", "a")
         np.testing.assert_array_equal(found.count.values.numpy(), counts)
         np.testing.assert_allclose(found.mean.values.numpy(), means, atol=1e-12)
@@ -149,9 +149,10 @@ def test_every_backbone_hears_foreign_neighbours(kind: str, world: World) -> Non
 
 
 def test_operators_of_the_own_graph_are_derived_once(world: World) -> None:
-    cohort = EmbeddedCohort.start(small(FedGnn), world.clients, world.task)
+    method = small(FedGnn)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
     operator = world.clients.gcn_operator
-    seen = cohort.peek(lambda clients: _look(fedgnn._on_expanded_graph(clients).graph.gcn_operator is operator, clients.ids))
+    seen = cohort.peek(lambda clients: _look(method.seen(clients, training=True).gcn_operator is operator, clients.ids))
     assert seen.ids == world.clients.ids
 
 

@@ -12,7 +12,7 @@ from harness import World, run_to_end, small, small_world
 from suture.core.message import Message
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.methods.fedavg import SERVER
+from suture.methods.averaging import SERVER
 from suture.methods.fedgnn import FedGnn
 from suture.methods.fedgraph import FedGraph, Sampling
 from suture.methods.fedgsl import FedGsl

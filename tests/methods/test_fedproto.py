@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from harness import World, ending, run_to_end, small, small_world
+from harness import World, beginning, ending, run_to_end, small, small_world
 
 from suture.core.message import Message, Model
 from suture.core.streams import Streams
@@ -14,7 +14,7 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.links import hide_links
-from suture.methods.fedavg import Server
+from suture.methods.averaging import Server
 from suture.methods.fedproto import COUNTS, PROTOTYPES, FedProto, prototypes
 from suture.methods.local import Local
 from suture.nn.export import to_pyg
@@ -111,7 +111,7 @@ def test_the_loss_by_hand_and_its_gradient(world: World) -> None:
     centre = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(3)).expand(4, 3, 8)
     received = start | {PROTOTYPES: centre, COUNTS: torch.tensor([[4.0, 0.0, 2.0]]).expand(4, 3)}
     batch = next(batches(graph, method.training, Streams.of(0, graph.ids, "test")))
-    term = method.loss_terms(params, batch, received, task)["prototypes"]
+    term = method.loss_terms(params, batch, received, beginning(method, graph, task))["prototypes"]
     embedding = _embedding(method, graph, world)
     for k in range(4):
         expected = 0.0

@@ -391,7 +391,7 @@ def test_without_generated_neighbours_it_is_fedsage(world: World) -> None:
     method = small(FedSagePlus, batch_size=0)
     assert isinstance(method, FedSagePlus)
     clients = _clients(method, world)
-    assert method.on_mended_graph(clients).graph is world.clients
+    assert method.seen(clients, training=True) is world.clients
     plain = small(FedSage, batch_size=0)
     assert plain.initial_params(world.task).keys() == method.initial_params(world.task).keys()
 

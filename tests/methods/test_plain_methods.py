@@ -14,7 +14,8 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
 from suture.graph.batch import batch_of
 from suture.method import Task
-from suture.methods.fedavg import FedAvg, Server
+from suture.methods.averaging import Server
+from suture.methods.fedavg import FedAvg
 from suture.methods.fedper import FedPer
 from suture.methods.fedprox import FedProx
 from suture.methods.fedsage import FedSage

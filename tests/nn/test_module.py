@@ -18,7 +18,8 @@ from suture.core.streams import Streams, generator
 from suture.engines.embedded import EmbeddedCohort
 from suture.graph.batch import GraphBatch, batch_of
 from suture.method import Task
-from suture.methods.fedavg import FedAvg, Kept, Server
+from suture.methods.averaging import Kept, Server
+from suture.methods.fedavg import FedAvg
 from suture.nn.module import ModuleBackbone
 from suture.settings import ModelSettings, TrainingSettings
 

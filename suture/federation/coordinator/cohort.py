@@ -41,7 +41,7 @@ from suture.federation.wire.exchange import (
     wire_types,
 )
 from suture.federation.wire.sealed import SecureAsk
-from suture.method import Clients, Method, Scores, Task, summed_steps
+from suture.method import Clients, Method, Scores, Task
 from suture.seam import Audit, Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, Transport, V
 from suture.settings import Count, Positive
 
@@ -267,7 +267,7 @@ class RemoteCohort(CohortBase[Fleet[S]], Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(fleet.method).__name__}; decorate it with @step")
         fleet.asked += 1
-        if fleet.secure and step.__name__ in summed_steps(fleet.method):
+        if fleet.secure and step.__name__ in fleet.method.sums:
             return cast(R, self._secure_ask(step, message.select(self._ids)))
         replies = self._exchange("ask", step, message.select(self._ids))
         reply = cast(R, self._joined(replies))

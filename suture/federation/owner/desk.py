@@ -35,7 +35,7 @@ from suture.errors import IntegrityError, SutureError
 from suture.federation.wire.exchange import Frame, Refused, check_finite, digest, read, signature, wire_types
 from suture.federation.wire.sealed import Sealed, layout_of, to_words
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Method, S, Task, summed_steps
+from suture.method import Clients, Method, S, Task
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
 from suture.privacy.secure_aggregation import Member
@@ -383,7 +383,7 @@ class Desk:
 
     def _ask(self, frame: Frame) -> Frame:
         run, step, number = self._run(frame), frame.text("step"), frame.number("number")
-        if run.opened.secure and step in summed_steps(run.opened.method):
+        if run.opened.secure and step in run.opened.method.sums:
             raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly")
         reply, packed = run.ask(step, number, frame.number("base"), frame.body)
         run.record(number, step, reply)
@@ -417,7 +417,7 @@ class Desk:
 
     def _seal_ask(self, frame: Frame) -> Frame:
         run, step, number, member = self._run(frame), frame.text("step"), frame.number("number"), self._member(frame)
-        if step not in summed_steps(run.opened.method):
+        if step not in run.opened.method.sums:
             raise Refused(f"{run.opened.method.name} does not declare that it needs only sums of {step}")
         shares = frame.header.get("shares")
         if not isinstance(shares, dict):

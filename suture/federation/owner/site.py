@@ -16,7 +16,7 @@ from suture.federation.wire.exchange import Refused
 from suture.federation.wire.terms import read_terms
 from suture.graph.links import hide_links
 from suture.graph.shard import Shard, load_shard
-from suture.method import Task, summed_steps
+from suture.method import Task
 from suture.privacy.accountant import facts_of
 
 OWNER = "owner.json"
@@ -81,7 +81,7 @@ class Site:
             raise Refused(f"{method.name} cannot train an owner without edges")
         if terms.task == "link":
             graph = hide_links(graph, terms.split, terms.seed)
-        if terms.secure and not summed_steps(method):
+        if terms.secure and not method.sums:
             raise Refused(f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates")
         cost, spent = cost_of(terms, method, facts_of(graph)[0]), Cost.read(self.home / SPENT)
         self.policy.check(terms, cost, [other for name, other in spent.items() if name != run])

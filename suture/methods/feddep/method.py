@@ -54,15 +54,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix, client_mean
-from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.message import Kind, Message, Nothing, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, tile
 from suture.errors import ConfigError
-from suture.graph.batch import Features
+from suture.graph.batch import Features, GraphBatch
 from suture.graph.impair import Impaired, impair
 from suture.graph.matching import nearest_of_each_client
-from suture.method import Clients, Cohort, Phase, Scores, Task, step
-from suture.methods.fedavg import FedAvg, Kept, Server, Up
+from suture.method import Clients, Cohort, Phase, Task, step
+from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
 from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli, nearest_listed, nearest_of_each, part
 from suture.methods.feddep.fused import FusedSage, mended
 from suture.methods.feddep.kmeans import kmeans
@@ -120,7 +120,7 @@ class Generating(Kept):
 
 
 @dataclass(frozen=True)
-class FedDep(FedAvg):
+class FedDep(ModelAveraging[Server, Generating]):
     """FedAvg over subgraphs mended with generated embeddings of missing neighbours."""
 
     name: ClassVar[str] = "feddep"
@@ -216,17 +216,19 @@ class FedDep(FedAvg):
         """The network of line 1."""
         return Sage(replace(self.model, layers=self.depth, hidden=self.d_z, head=True), task.features, task.classes)
 
+    def init_server(self, task: Task) -> Server:
+        """F."""
+        return Server(SERVER, self.initial_shared(task))
+
     def init_clients(self, clients: Clients[Nothing]) -> Generating:
         """F, a generator that starts alike everywhere, and no targets yet."""
-        kept, device, count = super().init_clients(clients), clients.graph.device, len(clients.ids)
+        device, count = clients.graph.device, len(clients.ids)
         made = self.initial_generator(clients.task) if self.dgen else {}
         # Copies, not one copy seen by all: a run that is resumed here must round as one that goes on.
         made = {name: value.to(device).repeat(count, *[1] * (value.dim() - 1)) for name, value in made.items()}
         none = torch.zeros(count + 1, dtype=torch.int64, device=device)
         return Generating(
-            clients.ids,
-            kept.params,
-            kept.moments,
+            **vars(self.fresh(clients)),
             generator=made,
             generator_moments=fresh_moments(made, self.generator_training) if made else {},
             targets=Rows(torch.zeros(0, self.d_z, device=device), none),
@@ -246,11 +248,11 @@ class FedDep(FedAvg):
         if not self.dgen:
             return super().plan()
         if self.proto:
-            return (Phase("prototypes", self.exchange), Phase("generator", self.pseudo_fl), *super().plan())
+            return (Phase("prototypes", self.exchange_prototypes), Phase("generator", self.pseudo_fl), *super().plan())
         phases = (Phase("embeddings", self.embed), Phase("generator", self.generator_round, self.generator_epochs))
         return (*phases, *super().plan())
 
-    def exchange(self, server: Server, cohort: Cohort) -> Server:
+    def exchange_prototypes(self, server: Server, cohort: Cohort) -> Server:
         """Lines 1 and 2."""
         told = cohort.ask(self.prototype, Nothing(cohort.ids))
         order = sorted(told.ids)
@@ -434,27 +436,16 @@ class FedDep(FedAvg):
         """Without Proto: line 5."""
         return self.generator_epoch(clients, pulls.rows.values), Nothing(clients.ids)
 
-    def mended(self, clients: Clients[Generating], share: float) -> Clients[Kept]:
-        """The clients with their whole graphs mended by a `share` of the generated embeddings."""
+    def seen(self, clients: Clients[Generating], training: bool) -> GraphBatch:
+        """Line 6: the whole graphs, mended by the share of the generated embeddings that Ber(r) keeps; in tests by all."""
         if not self.dgen:
-            return Clients(clients.graph, clients.state, clients.rng, clients.task)
+            return clients.graph
+        share = self.kept_share if training else 1.0
         graph, rng = clients.graph, clients.rng.fork("mend")
         with torch.no_grad():
             made = self.deep_generator(clients.task)(clients.state.generator, graph, rng.fork("noise"))
             z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
-        return Clients(mended(graph, z_ND), clients.state, clients.rng, clients.task)
-
-    @step
-    def local_update(self, clients: Clients[Generating], down: Model) -> tuple[Generating, Up]:  # type: ignore[override]
-        """Line 6."""
-        kept, up = super().local_update(self.mended(clients, self.kept_share), down)
-        return replace(clients.state, params=kept.params, moments=kept.moments), up
-
-    @step
-    def evaluate(self, clients: Clients[Generating], deployed: Message) -> tuple[Generating, Scores]:  # type: ignore[override]
-        """Each client tests F on its own graph, mended."""
-        _, scores = super().evaluate(self.mended(clients, 1.0), deployed)
-        return clients.state, scores
+        return mended(graph, z_ND)
 
 
 def _along(made: Generated, pulls_RD: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ from suture.core.tree import Tree, mean, tile
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Cohort, Method, Phase, Task, step
-from suture.methods.fedavg import SERVER
+from suture.methods.averaging import SERVER
 from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner, LearnedGraph

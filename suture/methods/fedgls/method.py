@@ -58,7 +58,7 @@ from suture.core.tree import Tree, map_tree, split
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Scores, Task, score, step
-from suture.methods.fedavg import FedAvg, Kept, Up
+from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
 from suture.nn.backbones import Backbone, Gcn, Mlp
 from suture.nn.graph_learner import GraphLearner, LearnedGraph
@@ -85,7 +85,7 @@ class KeptGls(Kept):
 
 
 @dataclass(frozen=True)
-class FedGls(FedAvg):
+class FedGls(ModelAveraging[Server, KeptGls]):
     """A GNN and its distillate for everybody, and a learned graph for whoever has none."""
 
     name: ClassVar[str] = "fedgls"
@@ -136,11 +136,15 @@ class FedGls(FedAvg):
         """All but omega."""
         return [name for name in self.initial_params(task) if not name.startswith(LEARNER)]
 
+    def init_server(self, task: Task) -> Server:
+        """Theta and phi."""
+        return Server(SERVER, self.initial_shared(task))
+
     def init_clients(self, clients: Clients[Nothing]) -> KeptGls:
         """The initial model, and the nearest neighbours by raw features."""
         if clients.graph.pairs is not None:
             raise ConfigError("fedgls classifies nodes; choose another method for link prediction")
-        params = super().init_clients(clients).params
+        params = self.fresh(clients).params
         theta, phi, omega = _parts(params)
         for_theta, for_phi, for_omega = (fresh_moments(part, self.training) for part in (theta, phi, omega))
         edgeless = Edgeless.of(clients.graph)
@@ -149,7 +153,7 @@ class FedGls(FedAvg):
         return KeptGls(clients.ids, params, for_theta, for_phi, for_omega, *edgeless.packed(links, learned))
 
     @step
-    def local_update(self, clients: Clients[KeptGls], down: Model) -> tuple[KeptGls, Up]:  # type: ignore[override]
+    def local_update(self, clients: Clients[KeptGls], down: Model) -> tuple[KeptGls, Up]:
         """Lines 3-5."""
         graph, state, task, rng = clients.graph, clients.state, clients.task, clients.rng
         theta, phi, omega = _parts(state.params | down.params)
@@ -173,7 +177,7 @@ class FedGls(FedAvg):
                 completed,
                 theta,
                 theta_moments,
-                lambda p, batch: sum_terms(self.loss_terms(p, batch, p, task)),
+                lambda p, batch: sum_terms(self.loss_terms(p, batch, p, clients)),
                 self.training,
                 rng,
                 epochs=range(epoch, epoch + 1),
@@ -183,7 +187,7 @@ class FedGls(FedAvg):
         params = theta | _prefixed(ENCODER, phi) | _prefixed(LEARNER, omega)
         sent = {name: params[name] for name in down.params}
         kept = KeptGls(clients.ids, params, theta_moments, phi_moments, omega_moments, links, weights)
-        return kept, Up(clients.ids, sent, self.weight(clients), loss)  # type: ignore[arg-type]
+        return kept, Up(clients.ids, sent, self.weight(clients), loss)
 
     def contrast(self, edgeless: Edgeless, theta: Tree, phi: Tree, omega: Tree, task: Task, links: Links) -> Tensor:
         """Equations (8) and (9), [K], differentiable in omega; zero for a client with edges."""
@@ -219,7 +223,7 @@ class FedGls(FedAvg):
         links = learner.links(r_NF, x.segments)
         return links, learner.process(r_NF, links)
 
-    def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
+    def assemble(self, clients: Clients[KeptGls], deployed: Message) -> Model:
         """What predicting needs: theta and omega."""
         params = super().assemble(clients, deployed).params
         return Model(clients.ids, {name: value for name, value in params.items() if not name.startswith(ENCODER)})
@@ -233,10 +237,10 @@ class FedGls(FedAvg):
         return self.backbone(task).logits(theta, graph)
 
     @step
-    def evaluate(self, clients: Clients[KeptGls], deployed: Message) -> tuple[KeptGls, Scores]:  # type: ignore[override]
+    def evaluate(self, clients: Clients[KeptGls], deployed: Message) -> tuple[KeptGls, Scores]:
         """What `predict` finds, on the S that was kept."""
         graph, state = clients.graph, clients.state
-        theta, _, _ = _parts(self.assemble(clients, deployed).params)  # type: ignore[arg-type]
+        theta, _, _ = _parts(self.assemble(clients, deployed).params)
         edgeless, completed = Edgeless.of(graph), graph
         if edgeless.nodes.numel():
             pairs = edgeless.unpacked(state.links).with_loops().both_ways

@@ -36,8 +36,9 @@ Legend: K clients, P entries of a model, M of them with a mask, D entries of wha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
 
 import torch
@@ -47,15 +48,13 @@ from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree, mix
 from suture.errors import ConfigError, unknown
-from suture.method import Clients, Cohort, Task, step
-from suture.methods.fedavg import FedAvg, Kept
+from suture.method import Clients, Cohort, Task
+from suture.methods.averaging import Averaging, Kept, Trained
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.methods.personal import NEWCOMER, heard, positions
 from suture.training.local import Batch
-
-NEWCOMER = ""
-"""In place of a client's id: the row of clients not heard from yet. No client can be called so."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Heard(Record):
 
 @dataclass(frozen=True)
 class Federation(Heard):
-    """What the server last got from everybody; row 0 is `NEWCOMER`, the others are sorted by id.
+    """What the server last got from everybody: personal rows (`suture.methods.personal`).
 
     Row i of `weights` [K, K] is what client i is sent of everybody's model: alpha of equation (3).
     """
@@ -89,21 +88,17 @@ class Federation(Heard):
 
     def personal(self, ids: Sequence[str]) -> Heard:
         """theta_bar_i of these clients."""
-        position = {name: k for k, name in enumerate(self.ids)}
-        rows = [position.get(name, 0) for name in ids]
+        rows = positions(self, ids)
         mixed = mix({"params": self.params}, self.weights[rows])["params"]
         return Heard(tuple(ids), mixed, self.support.select(rows), self.signature[rows])
 
     def after(self, news: Heard) -> Heard:
         """What is known when these clients have been heard."""
         device, width = news.params.device, news.signature.shape[1]
-        stay = [name for name in self.ids if name not in set(news.ids)]
-        old = Heard(self.ids, self.params, self.support, self.signature).select(stay)
         # The newcomers' row alone has no signature yet.
-        signature = old.signature if old.signature.shape[1] == width else old.signature.new_zeros(len(stay), width)
-        bits = Rows(old.support.values.to(device), old.support.ptr)
-        old = Heard(old.ids, old.params.to(device), bits, signature.to(device))
-        return Heard.concat([old, news]).select(sorted((*stay, *news.ids)))
+        signature = self.signature if self.signature.shape[1] == width else self.signature.new_zeros(len(self.ids), width)
+        bits = Rows(self.support.values.to(device), self.support.ptr)
+        return heard(Heard(self.ids, self.params.to(device), bits, signature.to(device)), news)
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ class Personal(Kept):
 
 
 @dataclass(frozen=True)
-class FedPub(FedAvg):
+class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     """Personal averages of models that behave alike, behind personal masks."""
 
     name: ClassVar[str] = "fedpub"
@@ -191,38 +186,36 @@ class FedPub(FedAvg):
         frozen = self.frozen_names(task)
         return [name for name, value in weights.items() if self.mask and value.dim() > 2 and name not in frozen]
 
-    def shared_names(self, task: Task) -> list[str]:
-        """Everything but the masks."""
-        return list(super().initial_params(task))
-
     # The server's side
 
-    def init_server(self, task: Task) -> Federation:  # type: ignore[override]
+    def init_server(self, task: Task) -> Federation:
         """Line 1: nobody is known yet."""
         params = self.initial_params(task)
         row = layout_of(params).join(params)
         return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1, dtype=torch.float64))
 
-    def round(self, server: Federation, cohort: Cohort) -> Federation:  # type: ignore[override]
-        """Lines 2-4."""
-        everyone = cohort.ids
-        cohort = cohort.sample(self.training.participation)
-        handed = server.personal(cohort.ids)
-        up = cohort.ask(self.local_update, handed.message())
-        start_KP = handed.select(up.ids).params.to(up.loss.device)
-        theta_KP = restored(up, start_KP.shape[1], lambda: start_KP)
+    def combine(self, server: Federation, handed: SparseModel, up: Up, cohort: Cohort) -> Federation:
+        """Lines 3 and 4."""
+
+        @cache
+        def start_KP() -> Tensor:
+            """theta_bar_i whole again; mostly nobody needs it."""
+            return server.personal(up.ids).params.to(up.loss.device)
+
+        theta_KP = restored(up, server.params.shape[1], start_KP)
         known = server.after(Heard(up.ids, theta_KP, up.support, self.signature(up, theta_KP, start_KP)))
         similarity = self.similarities(known.signature[1:])
         alpha = self.alpha(similarity)
         cohort.report(loss=float(up.loss.mean()), sent_share=up.values.values.numel() / theta_KP.numel())
-        cohort.keep(similarity=placed(similarity, known.ids[1:], everyone), weights=placed(alpha, known.ids[1:], everyone))
+        known_ids = known.ids[1:]
+        cohort.keep(similarity=placed(similarity, known_ids, cohort.ids), weights=placed(alpha, known_ids, cohort.ids))
         return Federation.of(known, alpha)
 
-    def signature(self, up: Up, theta_KP: Tensor, start_KP: Tensor) -> Tensor:
+    def signature(self, up: Up, theta_KP: Tensor, start_KP: Callable[[], Tensor]) -> Tensor:
         """What clients are compared by, [K, D]: h of line 6, or a variant's."""
         if self.similarity == "parameters":
             return theta_KP
-        return theta_KP - start_KP if self.similarity == "gradients" else up.signature
+        return theta_KP - start_KP() if self.similarity == "gradients" else up.signature
 
     def similarities(self, signature_KD: Tensor) -> Tensor:
         """S(i, j) of line 3, float64 [K, K]."""
@@ -239,16 +232,16 @@ class FedPub(FedAvg):
             scores = scores.masked_fill(strangers, float("-inf"))
         return torch.softmax(scores, 1)
 
-    def deploy(self, server: Federation, ids: Sequence[str]) -> SparseModel:  # type: ignore[override]
+    def hand_out(self, server: Federation, ids: Sequence[str]) -> SparseModel:
         """theta_bar_i for everybody."""
         return server.personal(ids).message()
 
     # The clients' side
 
-    def loss_terms(self, params: Tree, batch: Batch, received: Tree, task: Task) -> dict[str, Tensor]:
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Personal]) -> dict[str, Tensor]:
         """Equation (4)."""
         model, size, distance = masked_model(params, received)
-        terms = super().loss_terms(model, batch, received, task)
+        terms = super().loss_terms(model, batch, received, clients)
         if self.regularise == "as-published-code":
             size, distance = size.detach(), distance.detach()
         if self.mask:
@@ -258,27 +251,25 @@ class FedPub(FedAvg):
 
     def init_clients(self, clients: Clients[Nothing]) -> Personal:
         """The initial weights, and masks that hide nothing."""
-        kept = super().init_clients(clients)
-        model, _ = pruned(kept.params, self.hides_below)
-        return Personal(kept.ids, kept.params, kept.moments, model)
+        kept = self.fresh(clients)
+        return Personal(**vars(kept), model=pruned(kept.params, self.hides_below)[0])
 
-    @step
-    def local_update(self, clients: Clients[Kept], down: SparseModel) -> tuple[Kept, Up]:  # type: ignore[override]
-        """Lines 5 and 6."""
-        kept, plain = super().local_update(clients, Model(clients.ids, self.received(clients, down)))
-        model, visible = pruned(kept.params, self.hides_below)
-        support = everything(len(clients.ids)) if visible is None else support_of(visible)
-        values = thinned(layout_of(kept.params).join(kept.params), support)
-        personal = Personal(kept.ids, kept.params, kept.moments, model)
-        return personal, Up(clients.ids, values, support, plain.loss, self.told(clients, model))
-
-    def received(self, clients: Clients[Kept], down: SparseModel) -> Tree:
-        """theta_bar_i; what was not sent is as the client has it."""
+    def received(self, clients: Clients[Personal], down: SparseModel) -> Tree:
+        """Line 5: theta_bar_i, where it was sent; all else is as the client has it."""
         own = clients.state.params
         layout = layout_of(own)
-        return layout.split(restored(down, layout.entries, lambda: layout.join(own)))
+        return own | layout.split(restored(down, layout.entries, lambda: layout.join(own)))
 
-    def told(self, clients: Clients[Kept], model: Tree) -> Tensor:
+    def conclude(self, clients: Clients[Personal], down: SparseModel, trained: Trained) -> tuple[Personal, Up]:
+        """Line 6."""
+        params = trained.params
+        model, visible = pruned(params, self.hides_below)
+        support = everything(len(clients.ids)) if visible is None else support_of(visible)
+        values = thinned(layout_of(params).join(params), support)
+        personal = replace(clients.state, params=params, moments=trained.moments, model=model)
+        return personal, Up(clients.ids, values, support, trained.loss, self.told(clients, model))
+
+    def told(self, clients: Clients[Personal], model: Tree) -> Tensor:
         """What a client says about itself, [K, D]: h of line 6, label counts, or nothing."""
         graph, task, count = clients.graph, clients.task, len(clients.ids)
         if self.similarity == "labels":
@@ -295,12 +286,11 @@ class FedPub(FedAvg):
             proxy = proxy.on_features_of(graph, Streams.of(task.seed, clients.ids, "proxy", device=graph.device))
         return proxy.embed(self.backbone(task), model)
 
-    def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
+    def assemble(self, clients: Clients[Personal], deployed: Message) -> Model:
         """The model of line 6: as training left it, or of received weights over kept ones."""
-        state = clients.state
         if isinstance(deployed, SparseModel):
-            return Model(clients.ids, pruned(state.params | self.received(clients, deployed), self.hides_below)[0])
-        return Model(clients.ids, state.model if isinstance(state, Personal) else pruned(state.params, self.hides_below)[0])
+            return Model(clients.ids, pruned(self.received(clients, deployed), self.hides_below)[0])
+        return Model(clients.ids, clients.state.model)
 
 
 def layout_of(params: Tree) -> Layout:

@@ -74,9 +74,9 @@ from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch, View
 from suture.graph.impair import Impaired, impair
 from suture.graph.matching import dense_rows, nearest_of_listed, shares_of_each_client
-from suture.method import Clients, Cohort, Phase, Scores, Task, step
-from suture.methods.fedavg import SERVER, Kept, Server, Up
-from suture.methods.fedsage import FedSage
+from suture.method import Clients, Cohort, Phase, Task, step
+from suture.methods.averaging import SERVER, Kept, Server
+from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.mend import (
     Patch,
     averaged,
@@ -191,7 +191,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class FedSagePlus(FedSage):
+class FedSagePlus(Sampled[MendingServer, Mending]):
     """FedSage on subgraphs mended with generated neighbours."""
 
     name: ClassVar[str] = "fedsage_plus"
@@ -263,7 +263,7 @@ class FedSagePlus(FedSage):
     def init_server(self, task: Task) -> MendingServer:
         """The classifier, and the shared generator if there is one."""
         made = self.fresh_generator(task) if self.shared_generator else {}
-        return MendingServer(SERVER, super().init_server(task).params, made)
+        return MendingServer(SERVER, self.initial_shared(task), made)
 
     def fresh_generator(self, task: Task) -> Tree:
         """Weights [1, ...] everybody can compute from the run's public seed."""
@@ -271,7 +271,7 @@ class FedSagePlus(FedSage):
 
     def init_clients(self, clients: Clients[Nothing]) -> Mending:
         """The classifier, a fresh generator that is the same for all, and no generated neighbour yet."""
-        kept, device = super().init_clients(clients), clients.graph.device
+        kept, device = self.fresh(clients), clients.graph.device
         fresh = tile(self.fresh_generator(clients.task), len(clients.ids))
         made = {name: value.to(device) for name, value in fresh.items()}
         patch = no_patch(clients.graph, self.entries)
@@ -288,13 +288,10 @@ class FedSagePlus(FedSage):
             value=patch.value,
         )
 
-    def plan(self) -> tuple[Phase[MendingServer], ...]:  # type: ignore[override]
+    def plan(self) -> tuple[Phase[MendingServer], ...]:
         """Train the generators, mend, then FedSage."""
-        return (
-            Phase("generator", self.generator_round, self.generator_epochs),
-            Phase("mend", self.mend_round),
-            Phase("round", self.round, self.training.rounds, evaluate=True),
-        )
+        generators = Phase("generator", self.generator_round, self.generator_epochs)
+        return (generators, Phase("mend", self.mend_round), *super().plan())
 
     def generator_round(self, server: MendingServer, cohort: Cohort) -> MendingServer:
         """Lines 1-4."""
@@ -525,28 +522,11 @@ class FedSagePlus(FedSage):
             for k, made in self.drafts(params, hurt.graph, clients):
                 yield hurt, k, made
 
-    def on_mended_graph(self, clients: Clients[Mending]) -> Clients[Kept]:
-        """The same clients with their generated neighbours."""
+    def seen(self, clients: Clients[Mending], training: bool) -> GraphBatch:
+        """Line 6: the graphs with their generated neighbours, which have no role, so that they are not tested."""
         graph, state = clients.graph, clients.state
         patch = Patch(clients.ids, state.source, state.column, state.value)
-        grown = graph.once("mended", patch.value.values, lambda: mended(graph, patch))
-        return Clients(grown, state, clients.rng, clients.task)
-
-    def round(self, server: MendingServer, cohort: Cohort) -> MendingServer:  # type: ignore[override]
-        """Line 6, on the server."""
-        return replace(server, params=super().round(server, cohort).params)
-
-    @step
-    def local_update(self, clients: Clients[Mending], down: Model) -> tuple[Mending, Up]:  # type: ignore[override]
-        """Line 6, on the clients."""
-        kept, up = super().local_update(self.on_mended_graph(clients), down)
-        return replace(clients.state, params=kept.params, moments=kept.moments), up
-
-    @step
-    def evaluate(self, clients: Clients[Mending], deployed: Message) -> tuple[Mending, Scores]:  # type: ignore[override]
-        """Each client tests its model on its mended subgraph; generated nodes have no role, so they are not tested."""
-        _, scores = super().evaluate(self.on_mended_graph(clients), deployed)
-        return clients.state, scores
+        return graph.once("mended", patch.value.values, lambda: mended(graph, patch))
 
 
 def steps_done(state: Mending) -> int:

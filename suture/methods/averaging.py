@@ -1,0 +1,226 @@
+"""Averaging: the round that FedAvg and its many relatives share, with a hook for each line in which they differ.
+
+    for t = 1..T
+      1  server samples a share of the clients, hands each something, and tells them what else they must know
+                                                                                                      hand_out, exchange
+      2  client k starts from what it received and trains E local epochs on the graph it sees
+                                                                                received, seen, loss_terms, frozen_names
+      3  client k keeps what it needs and replies                                                     conclude, weight
+      4  server makes the replies into what it hands out next                                         combine
+
+A method says what the server keeps (V), what a client keeps (S), what goes down (D) and what comes up (U), and overrides
+the hooks of the lines it changes; state is replaced, never rebuilt, so fields it does not know stay as they are.
+
+`ModelAveraging` fills the hooks in for methods whose messages are models: the weighted mean of line 4 is FedAvg's. FedAvg is
+the one of them that keeps nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from suture.core.message import Kind, Message, Model, Nothing, Record
+from suture.core.tree import Tree, map_tree, mean, tile
+from suture.method import Clients, Cohort, Method, Phase, Task, step
+from suture.privacy.mechanisms import Mechanism, NoisyGradients
+from suture.training.local import Batch, Moments, fresh_moments, sum_terms, train_locally
+
+SERVER = ("server",)
+
+
+@dataclass(frozen=True)
+class Server(Record):
+    """The global model: `params` [1, ...]."""
+
+    params: Tree
+
+
+@dataclass(frozen=True)
+class Kept(Record):
+    """What a client keeps: its model as it last left it [K, ...], and its optimiser's moments."""
+
+    params: Tree
+    moments: Moments
+
+
+@dataclass(frozen=True)
+class Up(Message):
+    """Client to server: trained parameters, the client's weight in the average [K], its training loss [K]."""
+
+    params: Annotated[Tree, Kind.WEIGHTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    loss: Annotated[Tensor, Kind.LOSSES]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Where local epochs ended: parameters and moments [K, ...], mean loss of the last epoch [K]."""
+
+    params: Tree
+    moments: Moments
+    loss: Tensor
+
+
+V = TypeVar("V", bound=Record)
+"""What the server keeps."""
+VS = TypeVar("VS", bound=Server)
+"""The same, where it is a model and perhaps more."""
+S = TypeVar("S", bound=Kept)
+"""What a client keeps."""
+D = TypeVar("D", bound=Message)
+"""What is handed out."""
+U = TypeVar("U", bound=Message)
+"""What comes back."""
+
+HOW_REPLIES_ARE_USED = frozenset({"round", "local_update", "conclude", "combine"})
+
+
+@dataclass(frozen=True)
+class Averaging(Method[V, S], Generic[V, S, D, U]):
+    """The box above; see its hooks."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "sums" not in vars(cls) and HOW_REPLIES_ARE_USED & vars(cls).keys():
+            # Whoever does something else with the replies must promise anew that their sum is enough.
+            cls.sums = ()
+
+    # Hooks of the server
+
+    @abstractmethod
+    def hand_out(self, server: V, ids: Sequence[str]) -> D:
+        """Line 1: what these clients start a round from."""
+
+    def exchange(self, server: V, handed: D, sampled: Cohort) -> V:
+        """Line 1: ask and tell the clients of this round anything else before they train. Nothing by default."""
+        return server
+
+    @abstractmethod
+    def combine(self, server: V, handed: D, up: U, cohort: Cohort) -> V:
+        """Line 4; `cohort` is everybody. Reports the loss."""
+
+    # Hooks of the clients
+
+    @abstractmethod
+    def received(self, clients: Clients[S], down: D) -> Tree:
+        """Line 2: the parameters [K, ...] to start from."""
+
+    def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[S]) -> dict[str, Tensor]:
+        """Line 2: what a client minimises is the sum of these, each one value a client [K].
+
+        `received` is what training started from, `clients.state` what the clients keep.
+        """
+        return {"cross-entropy": batch.cross_entropy(self.backbone(clients.task), params)}
+
+    def frozen_names(self, task: Task) -> frozenset[str]:
+        """Entries of a client's model that no gradient reaches."""
+        return self.backbone(task).frozen_names()
+
+    @abstractmethod
+    def conclude(self, clients: Clients[S], down: D, trained: Trained) -> tuple[S, U]:
+        """Line 3: what the clients keep, and what they send."""
+
+    def weight(self, clients: Clients[S]) -> Tensor:
+        """n_k, float [K]."""
+        graph = clients.graph
+        sizes = {"train-nodes": graph.num_train, "nodes": graph.sizes, "uniform": torch.ones_like(graph.sizes)}
+        return sizes[self.training.weighting].float()
+
+    # The box
+
+    def plan(self) -> tuple[Phase[V], ...]:
+        """One loop."""
+        return (Phase("round", self.round, self.training.rounds, evaluate=True),)
+
+    def round(self, server: V, cohort: Cohort) -> V:
+        """Lines 1-4 on the server."""
+        sampled = cohort.sample(self.training.participation)
+        handed = self.hand_out(server, sampled.ids)
+        server = self.exchange(server, handed, sampled)
+        return self.combine(server, handed, sampled.ask(self.local_update, handed), cohort)
+
+    @step
+    def local_update(self, clients: Clients[S], down: D) -> tuple[S, U]:
+        """Lines 2 and 3 on the clients."""
+        return self.conclude(clients, down, self.train(clients, self.received(clients, down)))
+
+    def train(self, clients: Clients[S], start: Tree) -> Trained:
+        """Line 2: the local epochs."""
+        moments = clients.state.moments
+        if not self.training.keep_optimizer:
+            moments = map_tree(torch.zeros_like, moments)
+        params, moments, loss = train_locally(
+            self.seen(clients, training=True),
+            start,
+            moments,
+            lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients)),
+            self.training,
+            clients.rng,
+            self.frozen_names(clients.task),
+        )
+        return Trained(params, moments, loss)
+
+    def fresh(self, clients: Clients[Nothing]) -> Kept:
+        """Everybody's initial model; `Mine(**vars(self.fresh(clients)), more=...)` is a state with more in it."""
+        device = clients.graph.device
+        params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), len(clients.ids)).items()}
+        return Kept(clients.ids, params, fresh_moments(params, self.training))
+
+    def deploy(self, server: V, ids: Sequence[str]) -> Message:
+        """What a round would start from."""
+        return self.hand_out(server, ids)
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """DP-SGD if the settings ask for it."""
+        training = self.training
+        if training.dp_sigma == 0:
+            return ()
+        return (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
+
+
+@dataclass(frozen=True)
+class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
+    """Models go down, trained models come back, and the server's model is their weighted mean."""
+
+    def shared_names(self, task: Task) -> list[str]:
+        """Parameters that travel: all of them."""
+        return list(self.initial_params(task))
+
+    def initial_shared(self, task: Task) -> Tree:
+        """The part of the initial model that travels, [1, ...]."""
+        params = self.initial_params(task)
+        return {name: params[name] for name in self.shared_names(task)}
+
+    def hand_out(self, server: VS, ids: Sequence[str]) -> Model:
+        """The global model for everybody."""
+        return Model(tuple(ids), tile(server.params, len(ids)))
+
+    def received(self, clients: Clients[S], down: Model) -> Tree:
+        """Received parameters over kept ones."""
+        return clients.state.params | down.params
+
+    def conclude(self, clients: Clients[S], down: Model, trained: Trained) -> tuple[S, Up]:
+        """Keep everything, send what travels."""
+        sent = {name: trained.params[name] for name in down.params}
+        state = replace(clients.state, params=trained.params, moments=trained.moments)
+        return state, Up(clients.ids, sent, self.weight(clients), trained.loss)
+
+    def combine(self, server: VS, handed: Model, up: Up, cohort: Cohort) -> VS:
+        """The mean, weighted by n_k."""
+        cohort.report(loss=weighted_loss(up))
+        return replace(server, params=mean(up.params, up.weight))
+
+    def assemble(self, clients: Clients[S], deployed: Message) -> Model:
+        """Received parameters over kept ones."""
+        return Model(clients.ids, self.received(clients, deployed) if isinstance(deployed, Model) else clients.state.params)
+
+
+def weighted_loss(up: Up) -> float:
+    """The clients' training loss, as their models are averaged."""
+    return float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9))
