@@ -60,8 +60,8 @@ class EngineCohort(Cohort, Protocol):
     def asked(self) -> int:
         """How many times clients were asked so far."""
 
-    def begin(self, phase: str, iteration: int) -> None:
-        """The run is at this iteration of this phase, so that an error can say when it happened."""
+    def begin(self, phase: str, round: int) -> None:
+        """The run is at this round (iteration) of this phase, so that an error can say when it happened."""
 
     def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
         """One iteration of a phase; `test` is what everybody will be tested with after it, if that is known before it."""
@@ -96,7 +96,8 @@ class Common:
     asked: int = 0
     """How many times clients were asked so far."""
     phase: str = ""
-    iteration: int = 0
+    round: int = 0
+    """Where the run is: the number of the iteration inside its phase, from 1."""
     reports: dict[str, float] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
 
@@ -136,9 +137,9 @@ class CohortBase(Generic[C]):
             chosen = tuple(name for name in chosen if name in drawn)
         return self if chosen == self._ids else type(self)(self._common, chosen)
 
-    def begin(self, phase: str, iteration: int) -> None:
+    def begin(self, phase: str, round: int) -> None:
         """Remember where the run is."""
-        self._common.phase, self._common.iteration = phase, iteration
+        self._common.phase, self._common.round = phase, round
 
     def report(self, **values: float) -> None:
         """Keep the numbers until the run takes them."""

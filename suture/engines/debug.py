@@ -66,7 +66,7 @@ class DebugCohort(EmbeddedCohort[S]):
         return reply
 
     def _when(self) -> str:
-        return f"phase {self._common.phase}, round {self._common.iteration}"
+        return f"phase {self._common.phase}, round {self._common.round}"
 
 
 @contextmanager
@@ -85,4 +85,4 @@ def refuse_not_finite(record: Record, does: str, place: str) -> None:
     for path, tensor in record.tensors().items():
         if not bool(torch.isfinite(tensor).all()):
             found = "NaN" if bool(tensor.isnan().any()) else "infinity"
-            raise StepError(f"{place}: it {does} {found} in {path} of its {type(record).__name__}; look at that step")
+            raise StepError(f"{place}: it {does} {found} in {path} of its {type(record).__name__}; look at that step, or lower training.lr")

@@ -111,7 +111,8 @@ def _privacy(rows: Sequence[Row]) -> list[str]:
 def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
     """What the numbers of a table mean, line by line."""
     settings = plan.protocol.evaluation
-    rounds = count(plan.protocol.training.rounds, "round")
+    training = plan.protocol.training
+    rounds = f"{'at most ' if training.patience else ''}{count(training.rounds, 'round')}"
     lines = [
         f"{plan.protocol.name}, {plan.dataset}, {count(clients, 'client')}, {listed('seed', plan.seeds)}, {rounds}; "
         f"round reported: {ROUND_REPORTED[settings.select]}.",

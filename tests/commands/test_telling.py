@@ -45,7 +45,7 @@ def test_verbose_says_what_was_planned_loaded_cut_chunked_and_done(cli: Cli, arg
     assert said.code == 0 and json.loads(said.out)[0]["rounds"] == 4
     for pattern in (
         r"suture\.runs\.plan: planned fedavg on csbm\S+, protocol fedpub-disjoint, seeds \[0, 1, 2\]",
-        r"suture\.runs\.prepare: loaded csbm\S+: 240 nodes, [\d.]+ s",
+        r"suture\.runs\.prepare: loaded csbm\S+: 2\d\d nodes, [\d.]+ s",
         r"suture\.runs\.prepare: cut for seed 0: 3 clients of \d+ to \d+ nodes, [\d.]+ s",
         r"suture\.runs\.execute: fedavg: 3 clients in chunks of 3, EmbeddedCohort",
         *(rf"suture\.runs\.loop: fedavg round {n}/4, loss [\d.]+, validation [\d.]+, [\d.]+ s" for n in (1, 2, 3, 4)),
@@ -77,7 +77,7 @@ def test_the_debug_engine_gives_the_same_result(cli: Cli) -> None:
 def test_nan_is_one_sentence_that_says_where(cli: Cli) -> None:
     said = cli("compare", *SMALL, "--methods", "fedavg", "--set", "lr=1e30", "--engine", "debug", "--quiet")
     assert said.code == 2 and said.err.count("\n") == 1
-    assert re.match(r"suture: .*client client-0\d, step local_update, phase round, round [12]", said.err)
+    assert re.match(r"suture: .*client client-0\d, step \w+, phase round, round [12]: it answers NaN in ", said.err)
 
 
 def test_a_debug_run_goes_on_as_one(cli: Cli, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_infinity_in_a_reply_is_one_sentence() -> None:
         carried_out(Infinite, "debug")
     assert str(caught.value) == (
         "client client-00, step local_update, phase round, round 1: it answers infinity in weight of its Up; "
-        "look at that step"
+        "look at that step, or lower training.lr"
     )
 
 
