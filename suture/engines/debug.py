@@ -85,4 +85,5 @@ def refuse_not_finite(record: Record, does: str, place: str) -> None:
     for path, tensor in record.tensors().items():
         if not bool(torch.isfinite(tensor).all()):
             found = "NaN" if bool(tensor.isnan().any()) else "infinity"
-            raise StepError(f"{place}: it {does} {found} in {path} of its {type(record).__name__}; look at that step, or lower training.lr")
+            what = f"it {does} {found} in {path} of its {type(record).__name__}"
+            raise StepError(f"{place}: {what}; look at that step, or lower training.lr")
