@@ -27,7 +27,7 @@ from suture.runs.execute import execute  # noqa: E402
 from suture.runs.outcome import Tick  # noqa: E402
 from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 from suture.settings import Protocol  # noqa: E402
-from suture.training.local import batches  # noqa: E402
+from suture.training.batches import batches  # noqa: E402
 
 
 def seconds_of_rounds(prepared: Prepared, method: Method[Any, Any], protocol: Protocol) -> list[float]:

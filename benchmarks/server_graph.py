@@ -31,7 +31,8 @@ from suture.core.streams import Streams  # noqa: E402
 from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.methods.averaging import SERVER  # noqa: E402
-from suture.methods.fedggr.method import FedGgr, Up  # noqa: E402
+from suture.methods.fedggr.messages import Up  # noqa: E402
+from suture.methods.fedggr.method import FedGgr  # noqa: E402
 from suture.runs.prepare import prepare, preprocess  # noqa: E402
 
 BOUND_GB, BOUND_NODES = 2.0, 20_000

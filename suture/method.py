@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from suture.config.strict import check_fields
 from suture.core.kernels import client_mean
 from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.streams import Streams, generator
@@ -57,6 +58,8 @@ class Clients(Generic[S_co]):
     state: S_co
     rng: Streams
     task: Task
+    round: int = 0
+    """The number of the iteration inside its phase, from 1; 0 before the first and where a model is only tested."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -91,7 +94,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def step(function: F) -> F:
     """Declare a method of a Method to be a client step: only declared steps can be asked for."""
-    function.__is_step__ = True  # type: ignore[attr-defined]
+    vars(function)["__is_step__"] = True
     return function
 
 
@@ -118,6 +121,9 @@ class Method(ABC, Generic[V, S]):
 
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name)
 
     @abstractmethod
     def init_server(self, task: Task) -> V:

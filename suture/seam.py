@@ -61,7 +61,7 @@ class EngineCohort(Cohort, Protocol):
         """How many times clients were asked so far."""
 
     def begin(self, phase: str, round: int) -> None:
-        """The run is at this round (iteration) of this phase, so that an error can say when it happened."""
+        """The run is at this round (iteration) of this phase: clients are told its number, and errors say both."""
 
     def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
         """One iteration of a phase; `test` is what everybody will be tested with after it, if that is known before it."""

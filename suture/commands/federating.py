@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from suture.commands.kits import engine_kits
 from suture.commands.request import Request, Work, planned, run_folder
 from suture.commands.stopping import Stopper
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.errors import ConfigError, SutureError
 from suture.federation.flare.places import HOME
 from suture.report import console

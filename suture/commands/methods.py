@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from suture.config.strict import in_words
 from suture.method import Method
 from suture.methods import METHODS, method_class, own_fields
 from suture.report import console
@@ -41,10 +42,9 @@ def show_methods(name: str | None) -> None:
     if not fields:
         screen.print("It has no hyper-parameters of its own; the protocol sets its model and training.")
         return
-    table = console.grid("hyper-parameter", "type", "default", "meaning")
+    table, kinds = console.grid("hyper-parameter", "may be", "default", "meaning"), in_words(method)
     for field in fields:
-        kind = field.type if isinstance(field.type, str) else field.type.__name__
-        table.add_row(field.name, kind, str(field.default), docs.get(field.name, ""))
+        table.add_row(field.name, kinds[field.name], str(field.default), docs.get(field.name, ""))
     screen.print(table)
     screen.print(f"\nSet one with: --set {name}.{fields[0].name}={fields[0].default}")
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from suture.commands.options import words
-from suture.config.resolve import load_config
+from suture.config.layers import load_config
 from suture.errors import ConfigError
 from suture.graph.cut import load_manifest
 from suture.runs.plan import DEFAULT_METHODS, DEFAULT_PROTOCOL, Plan, plan

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Self, TypeVar, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
+from suture.core.kernels import pointers
 from suture.core.tree import Tree, take_rows
 from suture.errors import IntegrityError
 
@@ -75,15 +76,14 @@ class Rows:
         """The rows of some clients, in that order."""
         bounds = self.ptr.tolist()
         pieces = [self.values[bounds[k] : bounds[k + 1]] for k in index]
-        lengths = torch.tensor([0] + [piece.shape[0] for piece in pieces])
-        return Rows(torch.cat(pieces) if pieces else self.values[:0], lengths.cumsum(0))
+        lengths = torch.tensor([piece.shape[0] for piece in pieces], dtype=torch.int64)
+        return Rows(torch.cat(pieces) if pieces else self.values[:0], pointers(lengths))
 
     @staticmethod
     def concat(parts: Sequence[Rows]) -> Rows:
         """Stack the client axes of several ragged pieces."""
         lengths = torch.cat([part.ptr.diff() for part in parts])
-        ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        return Rows(torch.cat([part.values for part in parts]), ptr)
+        return Rows(torch.cat([part.values for part in parts]), pointers(lengths))
 
 
 Value = Tensor | Tree | Rows | Scalar

@@ -8,7 +8,7 @@ phase and round. Numbers are those of the embedded engine, up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -57,10 +57,10 @@ class DebugCohort(EmbeddedCohort[S]):
         refuse_not_finite(after, "keeps", place)
         return after
 
-    def _run(self, chunk: Chunk[S], ids: Sequence[str], step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
-        place = f"client {ids[0]}, step {step.__name__}, {self._when()}"
+    def _run(self, chunk: Chunk[S], step: Callable[[Clients[S], M], tuple[S, R]], message: M, round: int) -> R:
+        place = f"client {message.ids[0]}, step {step.__name__}, {self._when()}"
         with noted(place), torch.autograd.set_detect_anomaly(True):
-            reply = super()._run(chunk, ids, step, message)
+            reply = super()._run(chunk, step, message, round)
         refuse_not_finite(reply, "answers", place)
         refuse_not_finite(chunk.state, "keeps", place)
         return reply

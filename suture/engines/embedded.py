@@ -73,14 +73,14 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
         shared.asked += 1
-        reply = self._ask(step, message)
+        reply = self._ask(step, message, shared.round)
         return shared.robust.fold(step.__name__, reply) if shared.robust else reply
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; training goes on as if this had not been asked."""
         return self._ask(self._common.method.evaluate, deployed)
 
-    def _ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
+    def _ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M, round: int = 0) -> R:
         shared, name = self._common, step.__name__
         message = message.select(self._ids)
         shared.ledger.record(shared.asked, name, "down", message)
@@ -89,19 +89,19 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         for chunk in shared.chunks:
             ids = [name for name in chunk.graph.ids if name in wanted]
             if ids:
-                replies.append(self._run(chunk, ids, step, message.select(ids)))
+                replies.append(self._run(chunk, step, message.select(ids), round))
         reply = type(replies[0]).concat(replies).select(self._ids)
         shared.ledger.record(shared.asked, name, "up", reply)
         return reply
 
-    def _run(self, chunk: Chunk[S], ids: Sequence[str], step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
-        shared = self._common
+    def _run(self, chunk: Chunk[S], step: Callable[[Clients[S], M], tuple[S, R]], message: M, round: int) -> R:
+        shared, ids = self._common, message.ids
         graph = chunk.graph.select(ids)
         rng = Streams.of(shared.task.seed, ids, "ask", shared.asked, device=graph.device)
         message = on_device(_through_bytes(message) if shared.through_bytes else message, graph.device)
-        state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task), message)
+        state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task, round), message)
         for record in (state, reply):
-            _check(record, tuple(ids), step.__name__)
+            _check(record, ids, step.__name__)
         chunk.state = chunk.state.replace_rows(state)
         return _through_bytes(reply) if shared.through_bytes else reply
 

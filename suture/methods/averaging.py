@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,7 +29,9 @@ from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, map_tree, mean, tile
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
-from suture.training.local import Batch, Moments, fresh_moments, sum_terms, train_locally
+from suture.training.batches import Batch
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments, in_round
 
 SERVER = ("server",)
 
@@ -160,7 +162,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
             start,
             moments,
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients)),
-            self.training,
+            in_round(self.training, clients.round),
             clients.rng,
             self.frozen_names(clients.task),
         )
@@ -168,8 +170,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def fresh(self, clients: Clients[Nothing]) -> Kept:
         """Everybody's initial model; `Mine(**vars(self.fresh(clients)), more=...)` is a state with more in it."""
-        device = clients.graph.device
-        params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), len(clients.ids)).items()}
+        params = tile(self.initial_params(clients.task), len(clients.ids), clients.graph.device)
         return Kept(clients.ids, params, fresh_moments(params, self.training))
 
     def deploy(self, server: V, ids: Sequence[str]) -> Message:
@@ -221,6 +222,18 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
         return Model(clients.ids, self.received(clients, deployed) if isinstance(deployed, Model) else clients.state.params)
 
 
-def weighted_loss(up: Up) -> float:
+class Weighed(Protocol):
+    """A reply with the client's weight and training loss, both [K]."""
+
+    @property
+    def weight(self) -> Tensor:
+        """n_k."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Of its last local epoch."""
+
+
+def weighted_loss(up: Weighed) -> float:
     """The clients' training loss, as their models are averaged."""
     return float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9))

@@ -35,12 +35,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.streams import Streams
 from suture.core.tree import Tree, mean
 from suture.errors import ConfigError
-from suture.graph.batch import Features, GraphBatch, View
+from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import BACKBONES, Backbone
+from suture.settings import Count, NonNegative
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
 COSINES_AT_A_TIME = 1 << 24
@@ -86,19 +88,15 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
-    neighbours: int = 5
+    neighbours: Count = 5
     """Most foreign neighbours a node can have."""
-    interval: int = 1
+    interval: Count = 1
     """Rounds from one exchange of embeddings to the next."""
-    sigma: float = 0.0
+    sigma: NonNegative = 0.0
     """Noise multiplier of DP-SGD in local training; 0 trains without noise."""
 
     def __post_init__(self) -> None:
-        if self.neighbours < 1 or self.interval < 1:
-            values = f"neighbours={self.neighbours}, interval={self.interval}"
-            raise ConfigError(f"{self.name} needs neighbours and interval >= 1, got {values}")
-        if self.sigma < 0:
-            raise ConfigError(f"{self.name}.sigma must be >= 0, got {self.sigma}")
+        super().__post_init__()
         if self.model.layers < 2:
             raise ConfigError(
                 f"{self.name} needs a model with layers >= 2: below a single layer there are only raw features"
@@ -217,21 +215,15 @@ class ExpandingBackbone(Backbone):
 
     def hidden(self, params: Tree, graph: GraphBatch) -> Tensor:
         """The input of the last layer without foreign neighbours and without dropout, [N, H]."""
-        h: Tensor | Features = graph.x
-        for index in range(1, self.settings.layers):
-            out = self.apply_layer(f"layer{index}", params, h, graph)
-            h = self._finish(params[f"layer{index}.bias"], out, graph.segments, None, index)
+        h = super().last_input(params, graph)
         if isinstance(h, Features):
             raise TypeError("a model with one layer has no hidden embeddings")
         return h
 
-    def apply_layer(
-        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
-    ) -> Tensor:
-        """The layer; before the last one, foreign neighbours are mixed in."""
-        if name == f"layer{self.settings.layers}" and isinstance(graph, ExpandedGraph) and isinstance(h, Tensor):
-            h = graph.expanded(h)
-        return super().apply_layer(name, params, h, graph, view)  # type: ignore[safe-super]
+    def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
+        """The activations, with foreign neighbours mixed in."""
+        h = super().last_input(params, graph, rng)
+        return graph.expanded(h) if isinstance(graph, ExpandedGraph) and isinstance(h, Tensor) else h
 
 
 @cache

@@ -22,17 +22,18 @@ Privacy: as `fedgnn`, the server sees an embedding of every node in every round.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.message import Model, Nothing
 from suture.core.tree import mean
-from suture.errors import ConfigError
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Up
 from suture.methods.fedgnn import Counted, Expanded, Expanding
+from suture.settings import Count, NonNegative
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,10 @@ class FedGraph(Expanding[Sampling, Expanded]):
     summary: ClassVar[str] = "FedAvg with embeddings of other clients' similar nodes, as many as a bandit finds useful"
     paper: ClassVar[str] = "Chen et al., IEEE TPDS 2021"
 
-    sizes: tuple[int, ...] = (1, 3, 5, 10)
+    sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 3, 5, 10)
     """Sampling sizes the server chooses from."""
-    exploration: float = 0.1
+    exploration: NonNegative = 0.1
     """How much a rarely tried size is preferred; 0 always takes the best so far."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.sizes or min(self.sizes) < 1:
-            raise ConfigError(f"fedgraph.sizes needs at least one size, each >= 1, got {list(self.sizes)}")
-        if self.exploration < 0:
-            raise ConfigError(f"fedgraph.exploration must be >= 0, got {self.exploration}")
 
     def init_server(self, task: Task) -> Sampling:
         """The initial model, and nothing known about any size."""

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from suture.core.kernels import client_mean
 from suture.core.message import Model, Nothing, Rows
-from suture.errors import ConfigError
 from suture.method import Clients, Task, step
 from suture.methods.averaging import SERVER
 from suture.methods.fedgnn import Counted, Embeddings, Expanded, Expanding, Foreign
+from suture.settings import NonNegative
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,8 @@ class FedGsl(Expanding[Counted, Augmented]):
     summary: ClassVar[str] = "FedAvg on subgraphs augmented with links to other clients' perturbed embeddings"
     paper: ClassVar[str] = "Zhao et al., IEEE Big Data 2022"
 
-    noise: float = 0.1
+    noise: NonNegative = 0.1
     """Standard deviation of the noise on every entry of a row of length one."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise < 0:
-            raise ConfigError(f"fedgsl.noise must be >= 0, got {self.noise}")
 
     def init_server(self, task: Task) -> Counted:
         """The initial model."""

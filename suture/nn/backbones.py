@@ -60,13 +60,17 @@ class Backbone(ABC):
 
         With `rng`, dropout is on (training).
         """
+        h, last = self.last_input(params, graph, rng), f"layer{self.settings.layers}"
+        out = self.apply_layer(last, params, h, graph, view)
+        return activate(out, params[f"{last}.bias"], (view or graph).segments, relu=False)
+
+    def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
+        """What the last layer is given: the features, or the activations of the layer before [N, H]."""
         h: Tensor | Features = graph.x
         for index in range(1, self.settings.layers):
             out = self.apply_layer(f"layer{index}", params, h, graph)
             h = self._finish(params[f"layer{index}.bias"], out, graph.segments, rng, index)
-        last = f"layer{self.settings.layers}"
-        out = self.apply_layer(last, params, h, graph, view)
-        return activate(out, params[f"{last}.bias"], (view or graph).segments, relu=False)
+        return h
 
     def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """Class scores [N, C], or [B, C] of a view's nodes."""

@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from suture.config.toml import written
 from suture.methods import METHODS
 from suture.report.console import grid
 from suture.report.text import NOTHING, count, listed, megabytes, percent_spread, three_digits
@@ -124,7 +125,19 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
         lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
     if any(row.method == "global" for row in rows):
         lines.append(UPPER_BOUND)
+    if different := _own_settings(plan):
+        lines.append(f"Otherwise than above: {', '.join(different)}.")
     return lines + _privacy(rows)
+
+
+def _own_settings(plan: Plan) -> list[str]:
+    """Where a method has a network or training of its own."""
+    return [
+        f"{method.name}.{section}.{key} = {written(value)}"
+        for method in plan.methods
+        for section, own in plan.resolved.sections.items()
+        for key, value in own.get(method.name, {}).items()
+    ]
 
 
 def _meaning(plan: Plan) -> str:

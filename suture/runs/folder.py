@@ -27,7 +27,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.core.message import Model, Record
 from suture.core.storage import (
     Json,

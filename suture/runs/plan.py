@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from suture.config.resolve import Resolved, resolve, strict, to_toml
+from suture.config.resolve import Resolved, resolve, to_toml
+from suture.config.strict import strict
 from suture.errors import ConfigError
 from suture.graph import datasets
 from suture.method import Method
@@ -82,7 +83,7 @@ def _check_list(what: str, given: Sequence[object]) -> None:
 
 def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
     values = strict_values(kind, resolved.methods.get(kind.name, {}))
-    return kind(model=resolved.model_of(kind.name), training=resolved.protocol.training, **values)
+    return kind(model=resolved.model_of(kind.name), training=resolved.training_of(kind.name), **values)
 
 
 def strict_values(kind: type[Method[Any, Any]], values: dict[str, object]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import suture
 from suture import api
 from suture.cli import main
 from suture.commands.stopping import Halt, Stopper
-from suture.config.resolve import load_protocol
+from suture.config.layers import load_protocol
 from suture.errors import DataError
 from suture.graph import datasets
 from suture.graph.cut import load_manifest
@@ -349,7 +349,7 @@ MISTAKES = {
     "protocol": (["compare", "--protocol", "fedpub-disjont"], "did you mean 'fedpub-disjoint'?"),
     "key": (["compare", "--set", "rouns=3"], "unknown key 'rouns': did you mean 'rounds'?"),
     "method key": (["compare", "--set", "fedprox.nu=3"], "unknown fedprox key 'nu': did you mean 'mu'?"),
-    "method value": (["compare", "--set", "fedprox.mu=-1"], "fedprox.mu must be >= 0, got -1"),
+    "method value": (["compare", "--set", "fedprox.mu=-1"], "fedprox.mu must be a number >= 0, got -1"),
     "value": (["compare", "--set", "rounds=many"], "training.rounds must be an integer >= 1"),
     "not a pair": (["compare", "--set", "rounds"], "expected key=value"),
     "clients": (["compare", "--clients", "0"], "partition.clients must be an integer >= 1"),

@@ -343,7 +343,7 @@ def test_several_requests_are_answered_until_one_is_refused(shards: Path, tmp_pa
     assert conductor(ordered(planned()), tmp_path, transport).carry_on() is not None
     desk, ledger = transport.desks["client-00"], tmp_path / "owners" / "client-00" / "runs" / "run" / "ledger.jsonl"
     test = Frame({"verb": "evaluate", "run": "run", "number": 4}, Nothing(("client-00",)).pack())
-    wrong = Frame({"verb": "ask", "run": "run", "step": "init_server", "number": 5, "base": 4})
+    wrong = Frame({"verb": "ask", "run": "run", "step": "init_server", "number": 5, "base": 4, "round": 1})
     before = len(ledger.read_text().splitlines())
     answers = Frame.unpack(desk.answer(Frame.several([test, wrong, test]).pack())).parts()
     assert [("refused" in answer.header) for answer in answers] == [False, True]
@@ -476,7 +476,7 @@ def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> N
     transport = InProcess(tmp_path / "owners", shards)
     assert conductor(ordered(planned()), tmp_path, transport).carry_on() is not None
     body = Model(("client-00",), {}).pack()
-    header = {"verb": "ask", "run": "run", "number": 9, "base": 9}
+    header = {"verb": "ask", "run": "run", "number": 9, "base": 9, "round": 1}
     for change, reason in (
         ({"step": "init_server"}, "not a step that fedavg declares"),
         ({"step": "__init__"}, "not a step that fedavg declares"),
@@ -573,7 +573,7 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
     def ask(number: int, shift: float) -> Frame:
         model = Model.unpack(sent[1])
         body = replace(model, params={name: value + shift for name, value in model.params.items()}).pack()
-        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0}
+        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0, "round": 1}
         return Frame.unpack(desk.answer(Frame(header, body).pack()))
 
     assert "accounted for 2 times" in str(ask(3, 0.1).header["refused"])

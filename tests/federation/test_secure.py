@@ -141,7 +141,7 @@ def test_waiting_for_a_dropout_opens_nothing(shards: Path, tmp_path: Path) -> No
 def test_an_owner_under_secure_terms_does_not_answer_openly(shards: Path, tmp_path: Path) -> None:  # noqa: F811
     transport = InProcess(tmp_path / "owners", shards)
     assert conductor(secure_order("fedavg"), tmp_path, transport).carry_on() is not None
-    header = {"verb": "ask", "run": "run", "step": "local_update", "number": 9, "base": 9}
+    header = {"verb": "ask", "run": "run", "step": "local_update", "number": 9, "base": 9, "round": 1}
     reply = Frame.unpack(transport.desks["client-00"].answer(Frame(header, Model(("client-00",), {}).pack()).pack()))
     assert "not answered openly" in str(reply.header["refused"])
     assert any("not answered openly" in str(line.get("reason")) for line in transport.audit("client-00"))

@@ -17,7 +17,7 @@ from suture.graph.links import TEST, TRAIN, VALIDATION, hide_from_uncut, hide_li
 from suture.graph.synthetic import contextual_block_model
 from suture.method import roc_auc
 from suture.settings import SplitSettings, TrainingSettings
-from suture.training.local import batches
+from suture.training.batches import batches
 
 SHARES = SplitSettings(scope="client", train=0.8, val=0.1, test=0.1)
 

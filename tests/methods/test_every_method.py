@@ -34,7 +34,7 @@ from suture.methods.averaging import Averaging, Kept, Up
 from suture.methods.fedavg import FedAvg
 from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import SplitSettings
-from suture.training.local import batches
+from suture.training.batches import batches
 
 EVERY_METHOD = pytest.mark.parametrize("name", list(METHODS))
 

@@ -13,7 +13,6 @@ from harness import World, assert_close, assert_same, assert_separable, permuted
 
 from suture.core.message import Record
 from suture.engines.embedded import EmbeddedCohort
-from suture.errors import ConfigError
 from suture.methods.fedavg import FedAvg
 from suture.methods.gcfl import Clusters, Gcfl, inner_products, lengths, minimum_cut
 from suture.methods.gcfl_plus import GcflPlus, warping_distances
@@ -235,12 +234,3 @@ def test_standardised_sequences_compare_shapes() -> None:
     assert likeness is not None
     assert float(likeness[0, 1]) == pytest.approx(float(likeness[0, 0]), abs=1e-5)
     assert float(likeness[0, 2]) == pytest.approx(0.0, abs=1e-5)
-
-
-def test_bad_hyper_parameters_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"gcfl needs eps1, eps2 and warm_up >= 0, got eps1=-1"):
-        Gcfl(eps1=-1)
-    with pytest.raises(ConfigError, match=r"gcfl_plus needs .* warm_up=-3"):
-        GcflPlus(warm_up=-3)
-    with pytest.raises(ConfigError, match="seq_length must be >= 2, got 1"):
-        GcflPlus(seq_length=1)

@@ -281,7 +281,7 @@ class RemoteCohort(CohortBase[Fleet[S]], Generic[S]):
             raise Stopped(missing)
         fleet.ledger.record(fleet.asked, step.__name__, "down", message)
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
-        asking = SecureAsk(fleet.call_all, message.ids, fleet.asked, fleet.base, step.__name__)
+        asking = SecureAsk(fleet.call_all, message.ids, fleet.asked, fleet.base, step.__name__, fleet.round)
         reply, lost = asking.run(kind, bodies, fleet.faults.on_loss == "continue")
         self._stop_if_refused(lost)
         reasons = {owner: str(error) for owner, error in lost.items()}
@@ -345,10 +345,8 @@ class RemoteCohort(CohortBase[Fleet[S]], Generic[S]):
 
     def _request(self, verb: str, step: str, message: Message, owner: str) -> Request:
         fleet = self._fleet
-        return (
-            {"verb": verb, "step": step, "number": fleet.asked, "base": fleet.base},
-            message.select([owner]).pack(),
-        )
+        header: dict[str, Json] = {"verb": verb, "step": step, "number": fleet.asked, "base": fleet.base}
+        return header | ({"round": fleet.round} if verb == "ask" else {}), message.select([owner]).pack()
 
     def _is_last_ask(self) -> bool:
         """Whether the iteration asks for the last time and asks everybody, if it goes like the one before."""

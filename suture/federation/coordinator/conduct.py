@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.core.storage import Json, make_folder, write_json
 from suture.errors import ConfigError, DataError, StorageError, SutureError
 from suture.federation.coordinator.cohort import NOT_OPENED, FaultSettings, OwnersLost, RemoteCohort

@@ -175,18 +175,19 @@ class OpenRun(Generic[S]):
         last = self.journal.last_before(number)
         return self._state(last) if last else self.initial
 
-    def ask(self, step: str, number: int, base: int, body: bytes) -> tuple[Message, bytes]:
+    def ask(self, step: str, number: int, base: int, body: bytes, round: int) -> tuple[Message, bytes]:
         """Answer a numbered step: from the journal, or by running it."""
         if number == 0:
             raise Refused("steps are numbered from 1")
         declared = self._declared(step)
-        mark = digest(step.encode() + b"\0" + body)
+        mark = digest(f"{step} {round}".encode() + b"\0" + body)
         known = self.journal.get(number)
         if known is None or known.digest != mark:
             message = self._message(declared, body)
             # The same noise on two contents could be subtracted; without noise the streams are those of an embedded run.
             content = (self._charge(step, mark),) if step in self.opened.noisy else ()
-            state, reply = self._run(declared, self.state_before(number), message, self._rng("ask", number, *content))
+            rng = self._rng("ask", number, *content)
+            state, reply = self._run(declared, self.state_before(number), message, rng, round)
             self.opened.permit(step, reply)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
@@ -286,10 +287,10 @@ class OpenRun(Generic[S]):
         check_finite(message)
         return message
 
-    def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams) -> tuple[S, Message]:
+    def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams, round: int = 0) -> tuple[S, Message]:
         new: S
         reply: Message
-        new, reply = step(Clients(self.opened.graph, state, rng, self.opened.task), message)
+        new, reply = step(Clients(self.opened.graph, state, rng, self.opened.task, round), message)
         check_finite(reply)
         return new, reply
 
@@ -385,7 +386,7 @@ class Desk:
         run, step, number = self._run(frame), frame.text("step"), frame.number("number")
         if run.opened.secure and step in run.opened.method.sums:
             raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly")
-        reply, packed = run.ask(step, number, frame.number("base"), frame.body)
+        reply, packed = run.ask(step, number, frame.number("base"), frame.body, frame.number("round"))
         run.record(number, step, reply)
         return Frame({"number": number}, packed)
 
@@ -422,7 +423,7 @@ class Desk:
         shares = frame.header.get("shares")
         if not isinstance(shares, dict):
             raise Refused("a secure sum needs everybody's shares")
-        reply, _ = run.ask(step, number, frame.number("base"), frame.body)
+        reply, _ = run.ask(step, number, frame.number("base"), frame.body, frame.number("round"))
         received = {name: bytes.fromhex(str(data)) for name, data in shares.items()}
         words = member.masked(to_words(reply, len(member.keys)), received)
         sealed = Sealed(run.opened.graph.ids, torch.from_numpy(words.view("int64")).unsqueeze(0))

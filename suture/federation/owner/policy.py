@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.core.message import UNDECLARED, Message
 from suture.core.storage import damaged, disk_errors, read_json
 from suture.errors import ConfigError

@@ -5,8 +5,8 @@ A frame is a JSON header and a body, never pickled:
     b"SUX1" | header length (4 bytes, little endian) | JSON header | body
 
 The header's `verb` says what is wanted: `open` a run under its terms, `ask` a declared step, `evaluate`, `retain` the model
-as it is now, `finish`. `ask` is numbered; an owner answers a repeated number from its journal, so delivering twice is
-harmless. The body is a packed message of the type that the step declares, nothing else is unpacked.
+as it is now, `finish`. `ask` is numbered and names its round; an owner answers a repeated number from its journal, so
+delivering twice is harmless. The body is a packed message of the type that the step declares, nothing else is unpacked.
 
 A call costs about as much as a small step, so requests that are known together travel together: the verb `several` holds
 frames, which are answered one after the other as if each had come alone.

@@ -80,6 +80,7 @@ class SecureAsk:
     number: int
     base: int
     step: str
+    round: int
 
     def run(self, kind: type[Message], bodies: Mapping[str, bytes], may_drop: bool) -> Result:
         """(the mean of those that answered, those that did not); no mean if there are too few, or any unless `may_drop`."""
@@ -107,7 +108,7 @@ class SecureAsk:
 
         def ask(owner: str) -> dict[str, Json]:
             sealed: dict[str, Json] = {other: shares[other][owner] for other in partners if other != owner}
-            return {"verb": "seal-ask", "step": self.step, "base": self.base, "shares": sealed}
+            return {"verb": "seal-ask", "step": self.step, "base": self.base, "round": self.round, "shares": sealed}
 
         replies = all_of(partners, ask, bodies)
         if (lost and not may_drop) or len(replies) < threshold(len(keys)):

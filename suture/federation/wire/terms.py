@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.core.storage import Json
 from suture.errors import ConfigError
 from suture.federation.wire.exchange import Refused
