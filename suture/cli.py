@@ -22,7 +22,7 @@ from suture.commands.data_cli import data_app
 from suture.commands.federation_cli import coordinator_app, federation_app, owner_app
 from suture.commands.registering import command
 from suture.commands.stopping import Halt, halting
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
 REFUSED = 2
 """Exit code whenever the user, the disk or a signal is the reason."""
@@ -59,7 +59,7 @@ def suture(
     ] = False,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Subgraph federated learning: one graph cut across several owners, trained together, nothing shown.
+    """Subgraph federated learning: one graph cut across several owners, every piece stays with its owner.
 
     Start with `suture compare`, which trains several methods on the same cuts of Cora and prints one table.
     """
@@ -326,7 +326,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. SUTURE_DEBUG=1 shows where an error came from."""
-    settle()
+    prepare_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets a ? and no traceback

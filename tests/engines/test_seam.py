@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from suture.engines.embedded import EmbeddedCohort
-from suture.federation.coordinator.cohort import RemoteCohort
+from suture.federation.coordinator.cohort import OwnersCohort
 from suture.method import Task
 from suture.seam import CohortBase, Common
 
@@ -62,5 +62,5 @@ def test_a_sample_reports_and_keeps_for_the_whole_cohort_until_it_is_taken() -> 
 
 def test_both_engines_use_it_and_write_none_of_it_again() -> None:
     for name in ("ids", "asked", "sample", "begin", "report", "keep", "take_reports", "take_kept"):
-        for kind in (EmbeddedCohort, RemoteCohort):
+        for kind in (EmbeddedCohort, OwnersCohort):
             assert getattr(kind, name) is getattr(CohortBase, name), f"{kind.__name__}.{name}"

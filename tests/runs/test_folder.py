@@ -90,6 +90,6 @@ def test_no_other_module_spells_the_names_of_a_run_folders_files() -> None:
     own = {PACKAGE / "runs" / "folder.py", PACKAGE / "runs" / "checkpoint.py"}
     files = [path for room in ("runs", "report", "commands") for path in (PACKAGE / room).glob("*.py") if path not in own]
     names = ("compare.json", "run.json", "config.toml", "manifest.json", "environment.json", "privacy.json", "result.json")
-    for path in (*files, PACKAGE / "api.py", PACKAGE / "federation" / "coordinator" / "conduct.py"):
+    for path in (*files, PACKAGE / "api.py", PACKAGE / "federation" / "coordinator" / "coordinator.py"):
         text = path.read_text()
         assert not [name for name in names if f'"{name}"' in text], path
