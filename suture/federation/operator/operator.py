@@ -151,7 +151,7 @@ def read_order(path: Path) -> tuple[Order, Path, str]:
     if not (path / ORDER).exists() or not (path / JOB).exists():
         raise ConfigError(f"{path} holds no run of a federation; give the folder that `suture federation run` made")
     order, about = read_json(path / ORDER, "order"), read_json(path / JOB, "job")
-    return Order.read(order), Path(str(about["kit"])), str(about["job"])  # type: ignore[arg-type]
+    return Order.read(order), Path(str(about["kit"])), str(about["job"])
 
 
 def new_run_name(method: str) -> str:

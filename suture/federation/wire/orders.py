@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
@@ -54,7 +55,7 @@ class Order:
         return asdict(self)
 
     @staticmethod
-    def read(content: dict[str, Json]) -> Order:
+    def read(content: Mapping[str, object]) -> Order:
         """Check an order that came as JSON."""
         return strict(Order, content, "order")
 
