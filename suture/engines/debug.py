@@ -10,36 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from suture.core.message import Message, Record
 from suture.engines.embedded import Chunk, EmbeddedCohort
-from suture.engines.robust import Robust
 from suture.errors import Place, StepError, place_of
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task
-from suture.seam import Cohort, Ledger, M, R, S, V
+from suture.seam import Cohort, M, R, S, V
 
 
 class DebugCohort(EmbeddedCohort[S]):
     """All clients, or a sample of them, one after the other."""
 
-    @classmethod
-    def start(
-        cls,
-        method: Method[Any, S],
-        graph: GraphBatch,
-        task: Task,
-        *,
-        chunk_size: int = 0,
-        ledger: Ledger | None = None,
-        through_bytes: bool = False,
-        robust: Robust | None = None,
-    ) -> Self:
-        """Give every client its initial state; whatever is asked for, one at a time and through bytes."""
-        return super().start(method, graph, task, chunk_size=1, ledger=ledger, through_bytes=True, robust=robust)
+    one_by_one = True
 
     @staticmethod
     def _chunk(method: Method[Any, S], part: GraphBatch, task: Task) -> Chunk[S]:

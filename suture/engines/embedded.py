@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Self, cast
+from typing import Any, ClassVar, Generic, Self, cast
 
 import torch
 
@@ -43,6 +43,9 @@ class Shared(Common, Generic[S]):
 class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
     """All clients, or a sample of them; see `suture.seam`."""
 
+    one_by_one: ClassVar[bool] = False
+    """One client at a time and every message through bytes, whatever is asked for."""
+
     @classmethod
     def start(
         cls,
@@ -56,7 +59,7 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         robust: Robust | None = None,
     ) -> Self:
         """Give every client its initial state. `chunk_size` 0 runs all clients at once."""
-        size = chunk_size or len(graph.ids)
+        size, through_bytes = (1, True) if cls.one_by_one else (chunk_size or len(graph.ids), through_bytes)
         parts = [graph.select(graph.ids[first : first + size]) for first in range(0, len(graph.ids), size)]
         chunks = [cls._chunk(method, part, task) for part in parts]
         return cls(Shared(method, chunks, ledger or NoLedger(), through_bytes, robust, task=task), graph.ids)
