@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()  # for both methods, and before torch is imported
+prepare_process()  # for both methods, and before torch is imported
 
 import torch  # noqa: E402
 

@@ -21,9 +21,9 @@ RATIO, PEAK_GB = 3.0, 6.0
 
 def child(dataset: str, clients: int, name: str, times: int, root: Path | None) -> int:
     """Time one method on one data set and print its line."""
-    from suture.core.process import peak_bytes, settle
+    from suture.core.process import peak_bytes, prepare_process
 
-    settle()
+    prepare_process()
     import torch
 
     from suture.config.resolve import resolve

@@ -20,9 +20,9 @@ import statistics
 import time
 from pathlib import Path
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()  # for both sides, and before torch is imported
+prepare_process()  # for both sides, and before torch is imported
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()  # before torch is imported
+prepare_process()  # before torch is imported
 
 import torch  # noqa: E402
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from suture.core.process import peak_bytes, settle
+from suture.core.process import peak_bytes, prepare_process
 
-settle()
+prepare_process()
 
 import torch  # noqa: E402
 

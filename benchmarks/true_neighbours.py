@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()
+prepare_process()
 
 import torch  # noqa: E402
 

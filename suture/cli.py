@@ -20,7 +20,7 @@ import typer
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.stopping import Halt, halting
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
 F = TypeVar("F", bound=Callable[..., Any])
 REFUSED = 2
@@ -506,7 +506,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. SUTURE_DEBUG=1 shows where an error came from."""
-    settle()
+    prepare_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets a ? and no traceback

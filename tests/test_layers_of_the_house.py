@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,53 @@ def test_one_room_knows_flare() -> None:
     for path in _modules():
         if PACKAGE / "federation" / "flare" not in path.parents:
             assert "nvflare" not in path.read_text(), path
+
+
+# Python's own way to import late needs a module's name as a text: torch takes seconds, and `suture --help` needs none of it.
+MAY_SPELL_MODULES = {PACKAGE / "__init__.py"}
+SPELT = re.compile(r"suture(\.[A-Za-z_]\w*)+")
+
+
+def _texts(path: Path) -> set[str]:
+    """Every text in the code of a module, its documentation apart."""
+    tree = ast.parse(path.read_text())
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in said)
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_text_spells_a_module(path: Path) -> None:
+    """A class or module named in a text is an import that the tests above cannot see: name the object, and let it tell."""
+    spelt = {text for text in _texts(path) if SPELT.fullmatch(text) and _is_ours(text)}
+    assert not spelt or path in MAY_SPELL_MODULES, f"{path.name} spells {', '.join(sorted(spelt))}"
+
+
+def _is_ours(text: str) -> bool:
+    """Whether there is such a module, or one that holds such a name. `suture.methods` is a group of entry points too."""
+    place = PACKAGE.parent.joinpath(*text.split("."))
+    rooms = [place, place.parent] if text.count(".") > 1 else []
+    return place.with_suffix(".py").exists() or any(
+        room.with_suffix(".py").exists() or (room / "__init__.py").exists() for room in rooms
+    )
+
+
+# Who may know whom among the parties: owners and coordinator meet in what travels only, and in the jobs of the engine.
+PARTIES = {
+    "wire": set(),
+    "coordinator": {"wire"},
+    "owner": {"wire", "audit"},
+    "flare": {"wire", "audit"},
+    "operator": {"wire", "flare"},
+    "audit": set(),
+}
+WHERE_PARTIES_MEET = PACKAGE / "federation" / "flare" / "jobs.py"
+
+
+@pytest.mark.parametrize("room", list(PARTIES))
+def test_parties_know_each_other_by_what_travels(room: str) -> None:
+    home = PACKAGE / "federation" / room
+    for path in sorted(home.rglob("*.py")) if home.is_dir() else [home.with_suffix(".py")]:
+        known = {module.split(".")[2] for module in _imports(path) if module.startswith("suture.federation.")} - {room}
+        allowed = PARTIES[room] | ({"coordinator", "owner"} if path == WHERE_PARTIES_MEET else set())
+        assert known <= allowed, f"{path.relative_to(PACKAGE)} knows {', '.join(sorted(known - allowed))}"

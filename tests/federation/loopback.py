@@ -18,11 +18,10 @@ import torch
 
 from suture import api
 from suture.cli import main
-from suture.federation.coordinator.cohort import FaultSettings
-from suture.federation.coordinator.conduct import Order, order_of
-from suture.federation.flare import kits as flare_kits
 from suture.federation.flare.kits import Kit
-from suture.federation.operator.follow import Following
+from suture.federation.flare.session import Session, SessionError
+from suture.federation.operator.operator import Operator
+from suture.federation.wire.orders import FaultSettings, Order, order_of
 from suture.graph.shard import save_shard
 from suture.runs.runner import Prepared
 
@@ -111,17 +110,17 @@ class Loopback:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                operator = flare_kits.Operator(self.kit("operator"), timeout=30)
-            except flare_kits.SessionError:
+                session = Session(self.kit("operator"), timeout=30)
+            except SessionError:
                 time.sleep(0.5)
                 continue
             try:
                 while time.monotonic() < end:
-                    if expected <= operator.connected():
+                    if expected <= session.connected():
                         return
                     time.sleep(0.3)
             finally:
-                operator.close()
+                session.close()
         raise TimeoutError(f"not connected: {expected}")
 
     def job_process(self, name: str) -> psutil.Process | None:
@@ -148,12 +147,12 @@ class Loopback:
 
     def carry_out(self, orders: Sequence[Order]) -> list[Path]:
         """Submit and follow; the folder of each run."""
-        following = Following(self.kit("operator"), patience=300)
+        operator = Operator(self.kit("operator"), patience=300)
         out = [self.folder / "runs" / order.run for order in orders]
         try:
-            following.carry_out(orders, out)
+            operator.carry_out(orders, out)
         finally:
-            following.close()
+            operator.close()
         return out
 
 

@@ -14,7 +14,7 @@ from suture.api import Plan, strict_values
 from suture.config.strict import strict
 from suture.core.storage import Json
 from suture.errors import ConfigError
-from suture.federation.wire.exchange import Refused
+from suture.federation.wire.reasons import Code, Refused
 from suture.method import Method
 from suture.methods import method_class, own_fields
 from suture.settings import Count, ModelSettings, Seed, SplitSettings, TrainingSettings
@@ -82,9 +82,9 @@ def read_terms(content: dict[str, Json]) -> tuple[Terms, Method[Any, Any]]:
         values = strict_values(kind, {name: value for name, value in terms.fields.items() if value is not None})
         method = kind(model=terms.model, training=terms.training, **values)
     except (ConfigError, TypeError) as error:
-        raise Refused(f"the terms cannot be accepted: {error}") from error
+        raise Refused(f"the terms cannot be accepted: {error}", Code.TERMS) from error
     if sum(phase.times for phase in method.plan()) != terms.rounds:
-        raise Refused(f"the terms speak of {terms.rounds} iterations, the method's plan has another number")
+        raise Refused(f"the terms speak of {terms.rounds} iterations, the method's plan has another number", Code.TERMS)
     return terms, method
 
 

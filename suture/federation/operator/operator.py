@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suture.api import read_outcome
-from suture.core.storage import Json, make_folder, read_json, write_json
+from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import ConfigError, SutureError
-from suture.federation.coordinator.conduct import ORDER, STATUS, Order
-from suture.federation.flare.kits import Kit, Operator, SessionError, wait_until, write_job
-from suture.federation.wire.exchange import Refused
+from suture.federation.flare.jobs import JOBS
+from suture.federation.flare.kits import Kit, write_job
+from suture.federation.flare.session import Session, SessionError, wait_until
+from suture.federation.wire.orders import ORDER, Order
+from suture.federation.wire.reasons import Code, Refused
+from suture.federation.wire.status import PROGRESS, STATUS, State, Status
 from suture.runs.runner import Interrupted, Outcome, Tick
 
 JOB = "job.json"
@@ -31,8 +34,8 @@ class RunLost(SutureError):
 
 
 @dataclass
-class Following:
-    """One or several runs of one operator."""
+class Operator:
+    """Orders runs, follows them and brings them home, in one session with the coordinator."""
 
     kit: Kit
     watch: Callable[[str, int, Tick], None] = lambda method, seed, tick: None
@@ -42,11 +45,11 @@ class Following:
     """Seconds to wait for owners to connect, at the start and when one is lost."""
 
     def __post_init__(self) -> None:
-        self.operator = Operator(self.kit)
+        self.session = Session(self.kit)
 
     def close(self) -> None:
         """End the session."""
-        self.operator.close()
+        self.session.close()
 
     def carry_out(self, orders: Sequence[Order], out: Sequence[Path], running: str | None = None) -> list[Outcome]:
         """Submit these runs as one job, and again whenever a leg ends early, until all are finished.
@@ -59,7 +62,7 @@ class Following:
         waiting = dict(zip([order.run for order in orders], out, strict=True))
         by_name = {order.run: order for order in orders}
         while waiting:
-            if running is not None and self.operator.command(running, {"do": "status"}) is not None:
+            if running is not None and self.session.command(running, {"do": "status"}) is not None:
                 job, running = running, None
             else:
                 self._wait_for(self.kit.owners)
@@ -67,81 +70,79 @@ class Following:
             for run, path in waiting.items():
                 write_json(path / JOB, {"job": job, "run": run, "kit": str(self.kit.path)})
             self._follow(job)
-            for run, state in self._bring_home(job, waiting).items():
-                self._judge(by_name[run], state)
-                if state.get("state") == "finished":
+            for run, status in self._bring_home(job, waiting).items():
+                self._judge(by_name[run], status)
+                if status.state == State.FINISHED:
                     waiting.pop(run)
         return [outcome for path in out if (outcome := read_outcome(path)) is not None]
 
     def _wait_for(self, owners: Sequence[str]) -> None:
-        missing = set(owners) - self.operator.connected()
+        missing = set(owners) - self.session.connected()
         if missing:
             self.remark(f"waiting for {', '.join(sorted(missing))} to connect")
-        if not wait_until(lambda: set(owners) <= self.operator.connected(), self.patience, every=1.0):
-            missing = set(owners) - self.operator.connected()
+        if not wait_until(lambda: set(owners) <= self.session.connected(), self.patience, every=1.0):
+            missing = set(owners) - self.session.connected()
             raise RunLost(f"{', '.join(sorted(missing))} did not connect; start them, then resume")
 
     def _submit(self, orders: Sequence[Order]) -> str:
         with tempfile.TemporaryDirectory(dir=self.kit.path) as folder:
-            job = write_job(Path(folder) / "job", orders[0].run, self.kit.owners, [order.as_json() for order in orders])
-            return self.operator.submit(job)
+            job = write_job(
+                Path(folder) / "job", orders[0].run, self.kit.owners, [order.as_json() for order in orders], JOBS
+            )
+            return self.session.submit(job)
 
     def _follow(self, job: str) -> None:
         """Until the job has ended."""
         asked_to_stop = False
-        while not self.operator.state(job).startswith("FINISHED"):
+        while not self.session.state(job).startswith("FINISHED"):
             if self.stop() and not asked_to_stop:
-                asked_to_stop = self.operator.command(job, {"do": "stop"}) is not None
-            told = self.operator.command(job, {"do": "status"})
+                asked_to_stop = self.session.command(job, {"do": "stop"}) is not None
+            told = self.session.command(job, {"do": "status"})
             current = told.get("current") if told else None
-            if isinstance(current, dict):
-                self._show(current)
-                self._call_back(job, current)
+            if isinstance(current, dict) and current:
+                status = Status.read(current)
+                self._show(status)
+                self._call_back(job, status)
             time.sleep(0.5)
 
-    def _show(self, current: dict[str, Json]) -> None:
-        if "done" not in current:
-            return
-        loss, validation = (_number(current.get(key)) for key in ("loss", "validation"))
-        done, total = int(str(current["done"])), int(str(current["total"]))
-        seconds = _number(current.get("seconds")) or 0.0
-        self.watch(str(current["method"]), 0, Tick(str(current["phase"]), done, total, loss, validation, seconds))
+    def _show(self, now: Status) -> None:
+        if now.total:
+            self.watch(now.method, 0, Tick(**{name: getattr(now, name) for name in PROGRESS}))
 
-    def _call_back(self, job: str, current: dict[str, Json]) -> None:
-        """FLARE lets nobody back into a running job: once an absent owner has connected again, begin another leg."""
-        absent = current.get("absent")
-        if isinstance(absent, dict) and absent and set(absent) <= self.operator.connected() - self._gone(absent):
-            self.remark(f"{', '.join(sorted(absent))} is back; going on with everybody after this round")
-            self.operator.command(job, {"do": "stop"})
+    def _call_back(self, job: str, now: Status) -> None:
+        """FLARE lets nobody back into a running job: once an absent owner has connected again, begin another leg.
 
-    def _gone(self, absent: dict[str, Json]) -> set[str]:
-        """Owners whose replies were refused are not called back."""
-        return {name for name, why in absent.items() if "no answer" not in str(why)}
+        An owner whose reply was refused is not called back.
+        """
+        may_come = now.absent and all(why.code == Code.NO_ANSWER for why in now.absent.values())
+        if may_come and set(now.absent) <= self.session.connected():
+            self.remark(f"{', '.join(sorted(now.absent))} is back; going on with everybody after this round")
+            self.session.command(job, {"do": "stop"})
 
-    def _bring_home(self, job: str, runs: dict[str, Path]) -> dict[str, dict[str, Json]]:
+    def _bring_home(self, job: str, runs: dict[str, Path]) -> dict[str, Status]:
         """Copy what the coordinator left of each run; its state by run."""
-        states: dict[str, dict[str, Json]] = {}
+        states: dict[str, Status] = {}
         with tempfile.TemporaryDirectory(dir=self.kit.path) as folder:
-            home = self.operator.fetch(job, Path(folder))
+            home = self.session.fetch(job, Path(folder))
             for run, path in runs.items():
                 if (home / run).is_dir():
                     shutil.copytree(home / run, path, dirs_exist_ok=True)
-                    states[run] = read_json(path / STATUS, "status")  # type: ignore[assignment]
+                    states[run] = Status.read(read_json(path / STATUS, "status"))
         missing = set(runs) - set(states)
         if missing == set(runs):
-            raise RunLost(f"the job ended before {', '.join(sorted(missing))} began ({self.operator.state(job)})")
+            raise RunLost(f"the job ended before {', '.join(sorted(missing))} began ({self.session.state(job)})")
         return states
 
-    def _judge(self, order: Order, state: dict[str, Json]) -> None:
-        reason = str(state.get("reason", ""))
-        if state.get("state") == "stopped" and self.stop():
-            raise Interrupted(reason)
-        if state.get("state") == "waiting":
-            self.remark(reason)
-        if state.get("state") == "refused":
-            raise Refused(f"{order.method}: {reason}")
-        if state.get("state") == "failed":
-            raise RunLost(f"{order.method}: {reason}")
+    def _judge(self, order: Order, status: Status) -> None:
+        why = status.reason.text if status.reason else ""
+        if status.state == State.STOPPED and self.stop():
+            raise Interrupted(why)
+        if status.state == State.WAITING:
+            self.remark(why)
+        if status.state == State.REFUSED:
+            raise Refused(f"{order.method}: {why}", status.reason.code if status.reason else Code.FAILED)
+        if status.state == State.FAILED:
+            raise RunLost(f"{order.method}: {why}")
 
 
 def read_order(path: Path) -> tuple[Order, Path, str]:
@@ -149,7 +150,7 @@ def read_order(path: Path) -> tuple[Order, Path, str]:
     if not (path / ORDER).exists() or not (path / JOB).exists():
         raise ConfigError(f"{path} holds no run of a federation; give the folder that `suture federation run` made")
     order, about = read_json(path / ORDER, "order"), read_json(path / JOB, "job")
-    return Order.read(order), Path(str(about["kit"])), str(about["job"])  # type: ignore[arg-type]
+    return Order.read(order), Path(str(about["kit"])), str(about["job"])
 
 
 def new_run_name(method: str) -> str:
@@ -157,8 +158,4 @@ def new_run_name(method: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{secrets.token_hex(3)}"
 
 
-def _number(value: Json) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-__all__ = ["Following", "RunLost", "SessionError", "new_run_name", "read_order"]
+__all__ = ["Operator", "RunLost", "SessionError", "new_run_name", "read_order"]

@@ -10,63 +10,28 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from suture.api import FEDERATION, RUN, Plan, read_outcome, read_plan
-from suture.config.resolve import to_toml
-from suture.config.strict import strict
-from suture.core.storage import Json, make_folder, write_json
-from suture.errors import ConfigError, DataError, StorageError, SutureError
-from suture.federation.coordinator.cohort import NOT_OPENED, FaultSettings, OwnersLost, RemoteCohort
-from suture.federation.wire.exchange import Audit, Frame, Refused, Transport, Unreachable
-from suture.federation.wire.terms import terms_of
+from suture.api import RUN, Plan, read_outcome, read_plan
+from suture.core.storage import make_folder, write_json
+from suture.errors import DataError, StorageError, SutureError
+from suture.federation.coordinator.attendance import OwnersLost
+from suture.federation.coordinator.cohort import OwnersCohort
+from suture.federation.wire.frames import Frame
+from suture.federation.wire.orders import ORDER, Order
+from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
+from suture.federation.wire.status import PROGRESS, STATUS, State, Status
+from suture.federation.wire.terms import Terms, terms_of
+from suture.federation.wire.transport import Audit, Transport
 from suture.method import Method, Task
 from suture.privacy.ledger import RunLedger
 from suture.runs.folder import RunFolder
 from suture.runs.runner import Interrupted, Outcome, Runner, Tick, robust_for
 from suture.settings import Protocol
-
-STATUS = "status.json"
-ORDER = "order.json"
-
-
-@dataclass(frozen=True)
-class Order:
-    """What an operator orders: one method on one seed, under a resolved protocol."""
-
-    run: str
-    """Name of the run, here and at every owner."""
-    method: str
-    seed: int
-    config: str
-    """The resolved protocol in TOML, as in a run folder's config.toml."""
-    dataset: str = FEDERATION
-    """A label for reports."""
-    faults: FaultSettings = field(default_factory=FaultSettings)
-    secure: bool = False
-    """Secure aggregation: the coordinator learns sums of updates only."""
-
-    def as_json(self) -> dict[str, Json]:
-        """For the job and the run folder."""
-        return asdict(self)
-
-    @staticmethod
-    def read(content: dict[str, Json]) -> Order:
-        """Check an order that came as JSON."""
-        return strict(Order, content, "order")
-
-
-def order_of(made: Plan, run: str, faults: FaultSettings, secure: bool = False) -> Order:
-    """The order for a plan of one method and one seed."""
-    method = made.methods[0]
-    if method.sees_uncut_graph:
-        raise ConfigError(f"{method.name} trains on the uncut graph, which no owner has; choose another method")
-    robust_for(method, secure)
-    return Order(run, method.name, made.seeds[0], to_toml(made.resolved), made.dataset, faults, secure)
 
 
 def open_folder(order: Order, path: Path) -> tuple[RunFolder, Plan]:
@@ -88,8 +53,8 @@ def open_folder(order: Order, path: Path) -> tuple[RunFolder, Plan]:
 
 
 @dataclass
-class Conductor:
-    """One leg of one run."""
+class Coordinator:
+    """Carries out one order, on any transport, in one leg."""
 
     order: Order
     path: Path
@@ -99,32 +64,34 @@ class Conductor:
 
     def __post_init__(self) -> None:
         self.tick: Tick | None = None
-        self.cohort: RemoteCohort[Any] | None = None
+        self.cohort: OwnersCohort[Any] | None = None
+        self.status = Status(self.order.run, self.order.method, State.RUNNING, time.time())
 
     def carry_on(self) -> Outcome | None:
         """Go on to the end, or to where this leg has to end (None)."""
         done = read_outcome(self.path)
         if done is not None:
+            self._note(State.FINISHED)
             return done
-        self._note("running")
         try:
             with alone_in(self.path):
                 outcome = self._carry_on()
         except OwnersLost as error:
-            self.audit.note("waiting", run=self.order.run, reason=str(error))
-            self._note("waiting", reason=str(error), lost=list(error.lost))
+            why = Reason(Code.NO_ANSWER, str(error))
+            self.audit.note("waiting", run=self.order.run, **why.as_json())
+            self._note(State.WAITING, why)
             return None
         except Interrupted as error:
-            self._note("stopped", reason=str(error))
+            self._note(State.STOPPED, Reason.of(error))
             return None
         except SutureError as error:
-            self.audit.note("run refused", run=self.order.run, reason=str(error))
-            self._note("refused" if isinstance(error, Refused) else "failed", reason=str(error))
+            self.audit.note("run refused", run=self.order.run, **Reason.of(error).as_json())
+            self._note(State.REFUSED if isinstance(error, Refused) else State.FAILED, Reason.of(error))
             raise
         finally:
             if self.cohort is not None:
                 self.cohort.close()
-        self._note("finished")
+        self._note(State.FINISHED)
         return outcome
 
     def _carry_on(self) -> Outcome:
@@ -132,22 +99,19 @@ class Conductor:
         try:
             features, classes = self._described()
             terms = terms_of(made, features, classes, self.order.secure)
-            method, protocol = made.methods[0], made.protocol
-            task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
-            return self._run(folder, method, protocol, task, terms.as_json())
+            return self._run(folder, made.methods[0], made.protocol, terms)
         finally:
             folder.close()
 
-    def _run(
-        self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, task: Task, terms: dict[str, Json]
-    ) -> Outcome:
+    def _run(self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, terms: Terms) -> Outcome:
+        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
         ledger, robust = RunLedger(folder.ledger), robust_for(method, self.order.secure)
-        self.cohort = cohort = RemoteCohort.start(
+        self.cohort = cohort = OwnersCohort.start(
             method,
             task,
             self.order.run,
             self.transport,
-            terms,
+            terms.as_json(),
             self.audit,
             faults=self.order.faults,
             ledger=ledger,
@@ -169,16 +133,16 @@ class Conductor:
     def _described(self) -> tuple[int, int]:
         """Features and classes, as all owners say; an owner that differs is named."""
         answers: dict[str, tuple[int, int]] = {}
-        missing: dict[str, str] = {}
+        missing: dict[str, Reason] = {}
         for owner in self.transport.owners:
             try:
                 data = self.transport.call(owner, Frame({"verb": "describe"}).pack(), self.order.faults.step_timeout)
                 frame = Frame.unpack(data)
-                if "refused" in frame.header:
-                    raise Refused(f"owner {owner} refuses: {frame.text('refused')[:500]}")
+                if (refused := frame.refused) is not None:
+                    raise Refused(f"owner {owner} refuses: {refused}", refused.code)
                 answers[owner] = frame.number("features"), frame.number("classes")
             except Unreachable as error:
-                missing[owner] = str(error)
+                missing[owner] = Reason.of(error)
         if not answers or (missing and self.order.faults.on_loss == "wait"):
             raise OwnersLost(missing)
         widths = {owner: features for owner, (features, _) in answers.items()}
@@ -189,26 +153,17 @@ class Conductor:
 
     def _watch(self, tick: Tick) -> None:
         self.tick = tick
-        self._note("running")
+        self._note(State.RUNNING)
 
-    def _note(self, state: str, **details: Json) -> None:
+    def _note(self, state: State, reason: Reason | None = None) -> None:
         """What `suture federation status` shows."""
-        tick, absent = self.tick, self.cohort.absent if self.cohort else {}
-        progress: dict[str, Json] = {"phase": tick.phase, "done": tick.done, "total": tick.total} if tick else {}
-        if tick:
-            progress |= {"loss": tick.loss, "validation": tick.validation, "seconds": tick.seconds}
-        self.status: dict[str, Json] = {
-            "run": self.order.run,
-            "method": self.order.method,
-            "state": state,
-            "time": time.time(),
-            **progress,
-            "absent": {name: why for name, why in absent.items() if why != NOT_OPENED},
-            **details,
-        }
-        if state != "running":
+        progress = {name: getattr(self.tick, name) for name in PROGRESS} if self.tick is not None else {}
+        absent = self.cohort.absent if self.cohort else {}
+        lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
+        self.status = Status(self.order.run, self.order.method, state, time.time(), absent=lost, reason=reason, **progress)
+        if state != State.RUNNING:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.path / STATUS, self.status)
+            write_json(self.path / STATUS, self.status.as_json())
 
 
 @contextlib.contextmanager
