@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ class TestFedGTA(MethodTests):
 
 class TestScaffold(MethodTests):
     method = Scaffold
-    values = {"training": SGD}
+    values: ClassVar[dict[str, object]] = {"training": SGD}
 
 
 @pytest.mark.parametrize("file", ["fedgta.py", "scaffold.py"])

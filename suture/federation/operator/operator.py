@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suture.api import read_outcome
 from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import ConfigError, SutureError
 from suture.federation.flare.jobs import JOBS
@@ -23,7 +22,9 @@ from suture.federation.flare.session import Session, SessionError, wait_until
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.status import PROGRESS, STATUS, State, Status
-from suture.runs.runner import Interrupted, Outcome, Tick
+from suture.runs.folder import read_outcome
+from suture.runs.loop import Interrupted
+from suture.runs.outcome import Outcome, Tick
 
 JOB = "job.json"
 SECONDS_FOR_OWNERS = 600.0
