@@ -21,6 +21,7 @@ from torch_geometric.data import Data
 
 from suture.errors import ConfigError, DataError
 from suture.method import Method
+from suture.methods import AnyMethod
 from suture.nn.module import ModuleFactory
 from suture.runs import folder as folders
 from suture.runs.comparison import Comparison as Comparison
@@ -53,7 +54,7 @@ class Options:
 
 def run(
     data: Data | str,
-    method: str = "fedavg",
+    method: str | AnyMethod = "fedavg",
     *,
     protocol: str | Path = DEFAULT_PROTOCOL,
     clients: int | None = None,
@@ -67,7 +68,8 @@ def run(
 ) -> Result:
     """Run one method once (`seed` None: the protocol's first).
 
-    `data` is a dataset's name or a PyG graph; `model`, if given, builds your own module from (features, classes).
+    `data` is a dataset's name or a PyG graph; `method` a name, a file and a class in it (`mine.py:Mine`), or a class;
+    `model`, if given, builds your own module from (features, classes).
     """
     name, graph = _named(data)
     seeds = None if seed is None else [seed]
@@ -77,7 +79,7 @@ def run(
 
 def compare(
     data: Data | str,
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
     *,
     protocol: str | Path = DEFAULT_PROTOCOL,
     clients: int | None = None,
@@ -96,13 +98,18 @@ def compare(
 
 
 def resume(
-    path: Path, data: Data | None = None, *, model: ModuleFactory | None = None, options: Options | None = None
+    path: Path,
+    data: Data | None = None,
+    *,
+    methods: Sequence[AnyMethod] = (),
+    model: ModuleFactory | None = None,
+    options: Options | None = None,
 ) -> Comparison:
     """Bring an interrupted run or comparison to its end; what is finished already is only read.
 
-    A graph or module that was given in memory must be given again.
+    A graph or module that was given in memory must be given again; so must a method's class that is in no file.
     """
-    return resume_plan(folders.read_plan(path), path, data, model=model, options=options)
+    return resume_plan(folders.read_plan(path, methods), path, data, model=model, options=options)
 
 
 def run_plan(
@@ -158,9 +165,13 @@ def resume_plan(
         done = folders.read_outcome(path)
         if done is not None:
             return Comparison((done,), (folders.read_metrics(path),))
+        for source in asked.sources:
+            source.check_unchanged()
         prepared = work.source(made, data, folders.manifest_of(path)).prepared(made.seeds[0])
         result = work.execute(made, made.methods[0], prepared, RunFolder(path))
         return Comparison((result.outcome,), (result.history,))
+    for source in asked.sources:
+        source.check_unchanged()
     return work.compare(made, work.source(made, data, folders.manifest_of(path)), path)
 
 
@@ -183,7 +194,15 @@ class _Work:
 
     def asked(self, made: Plan) -> Asked:
         own, options = self.module is not None, self.options
-        return Asked.now(made.dataset, made.names, made.seeds, own_module=own, chunk=options.chunk, engine=options.engine)
+        return Asked.now(
+            made.dataset,
+            made.names,
+            made.seeds,
+            own_module=own,
+            chunk=options.chunk,
+            engine=options.engine,
+            sources=made.sources,
+        )
 
     def folder(self, made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, *, new: bool) -> RunFolder:
         """A new run, or one of a comparison, which may have been begun before that was interrupted."""

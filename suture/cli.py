@@ -126,7 +126,9 @@ def compare(
     "suture run --method fedavg --manifest cut.json --json -",
 )
 def run(
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="Method  [default: fedavg]")] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method, or FILE.py:CLASS of your own  [default: fedavg]")
+    ] = None,
     protocol: opt.ProtocolName = None,
     dataset: opt.Dataset = None,
     clients: opt.Clients = None,

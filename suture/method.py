@@ -108,7 +108,7 @@ class Method(ABC, Generic[V, S]):
     """A federated method. Its fields are its hyper-parameters; only its name and fields travel to the clients."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     """One line for `suture methods`."""
     paper: ClassVar[str] = ""
     one_model: ClassVar[bool] = True

@@ -183,9 +183,12 @@ class Door(Generic[T]):
 
     def source(self, name: str, thing: T) -> Source | None:
         """Where to find a thing of this name again; None for what comes with Suture."""
-        if thing is self.shipped.get(name):
+        if any(thing is ours for ours in self.shipped.values()):
             return None
-        spelling = spelling_of(thing)
+        if is_spelled(name):
+            spelling = absolute(name, self.what)
+        else:
+            spelling = installed(self.group)[name][0].value if name in installed(self.group) else spelling_of(thing)
         return Source(self.what, name, spelling, digest_of(spelling) if spelling else "")
 
 
@@ -201,6 +204,18 @@ def installed(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 def is_spelled(text: str) -> bool:
     """Whether a text speaks of a file or a module, rather than being a name."""
     return bool(_SPELLING.fullmatch(text)) or text.endswith(".py")
+
+
+def refuse_spelled(values: Mapping[str, object], place: str = "") -> None:
+    """Between machines only names travel: a file or a module is not looked for because somebody else spelled it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            refuse_spelled(value, f"{place}{key}.")
+        elif key in ("kind", "metric", "method", "dataset") and isinstance(value, str) and is_spelled(value):
+            raise ConfigError(
+                f"{place}{key} {value} is a file or a module, but parties run only what is installed at them: install it there "
+                "as a package with an entry point, and give its name"
+            )
 
 
 def absolute(spelling: str, what: str = "plug-in") -> str:
@@ -266,7 +281,7 @@ def check_class(thing: object, how: str, base: type, what: str) -> Any:
     return thing
 
 
-def check_function(thing: object, how: str, what: str, arguments: int) -> Callable[..., object]:
+def check_function(thing: object, how: str, what: str, arguments: int) -> Callable[..., Any]:
     """A function that can be called with so many arguments, or one sentence."""
     if isinstance(thing, type) or not callable(thing):
         raise ConfigError(f"{how} is no {what}: it must be a function")

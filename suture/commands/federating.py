@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from suture.federation.operator.operator import Operator
 
 
-def start_owner(path: Path, data: Path, policy: Path | None) -> None:
+def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[str]) -> None:
     """Check the owner's files, then become the owner."""
     flare = engine()
     from suture.federation.owner.owner import Owner
 
     kit = flare.kits.Kit.read(path, "owner")
-    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME).shard
+    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).shard
     nodes, features = int(shard.data.num_nodes), shard.features
     console.notes().print(
         f"owner {kit.name} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",

@@ -37,11 +37,11 @@ def federation_create(
 
 
 @command(coordinator_app, "start", "suture coordinator start kits/coordinator")
-def coordinator_start(kit: opt.KitFolder) -> None:
+def coordinator_start(kit: opt.KitFolder, plugins: opt.Plugins = None) -> None:
     """Be the coordinator, in the foreground, until Ctrl-C."""
     from suture.commands import kits
 
-    kits.start_coordinator(kit)
+    kits.start_coordinator(kit, plugins or ())
 
 
 @command(
@@ -56,11 +56,12 @@ def owner_start(
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What this owner accepts, in TOML  [default: every method]")
     ] = None,
+    plugins: opt.Plugins = None,
 ) -> None:
     """Be an owner, in the foreground, until Ctrl-C."""
     from suture.commands import federating
 
-    federating.start_owner(kit, data, policy)
+    federating.start_owner(kit, data, policy, plugins or ())
 
 
 @command(
@@ -99,7 +100,9 @@ def owner_ledger(
 )
 def federation_run(
     kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")],
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="Method  [default: fedavg]")] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method, or FILE.py:CLASS of your own  [default: fedavg]")
+    ] = None,
     protocol: opt.ProtocolName = None,
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="Take the protocol's values for this dataset, and its name as a label")

@@ -12,7 +12,7 @@ from torch import nn
 from suture.core.storage import write_atomically
 from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError, unknown
-from suture.nn.export import GprPropagation, state_for_pyg, to_pyg
+from suture.nn.export import PARTS, GprPropagation, state_for_pyg, to_pyg
 from suture.report import console
 from suture.report.view import folder_report
 from suture.runs.folder import MODELS, is_comparison, place_of, read_asked, read_models, read_plan
@@ -34,7 +34,7 @@ def export(path: Path, client: str | None, out: Path) -> None:
         raise ConfigError(f"{path} is a comparison; export one of its runs: {', '.join(runs)}")
     models, description = read_models(path)
     params = _choose(models, client, path)
-    if asked.own_module:
+    if asked.own_module or _settings(description, path).kind not in PARTS:
         state, snippet = {name: value[0] for name, value in params.items()}, _own_snippet(out)
     else:
         settings = _settings(description, path)

@@ -63,6 +63,10 @@ Verbose = Annotated[
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or comparison")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all details")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE.py:CLASS", help="A method that this party has beside installed ones; repeatable"),
+]
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="Folder of this party's start-up kit")]
 
 

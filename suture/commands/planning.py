@@ -9,6 +9,7 @@ from rich.text import Text
 
 from suture.graph import datasets
 from suture.graph.cut import load_manifest
+from suture.graph.data import num_classes
 from suture.method import Method, Task
 from suture.report import console
 from suture.report.text import byte_size, count, listed
@@ -52,6 +53,9 @@ def _traffic(method: Method[Any, Any], made: Plan, clients: int) -> tuple[str, s
 def _sizes(dataset: str) -> tuple[int, int]:
     """Features and classes, as the catalogue or the arguments of a generated graph say."""
     about = datasets.about(dataset)
+    if not about.nodes:  # somebody else's: only the graph itself can tell
+        data = datasets.load(dataset)
+        return int(data.num_features), num_classes(data)
     given = {} if about.raw else datasets.arguments(dataset)
     communities = given.get("clients")
     classes = len(communities) if isinstance(communities, tuple) else given.get("classes", about.classes)

@@ -12,6 +12,7 @@ import torch
 from suture.commands.options import words
 from suture.config.layers import load_config
 from suture.errors import ConfigError
+from suture.graph import datasets
 from suture.graph.cut import load_manifest
 from suture.runs.plan import DEFAULT_METHODS, DEFAULT_PROTOCOL, Plan, plan
 
@@ -93,7 +94,7 @@ def run_folder(made: Plan, work: Work) -> Path:
     if work.out is not None:
         return work.out
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{made.dataset.partition(':')[0].lower()}-{made.protocol.name}"
+    name = f"{stamp}-{datasets.label(made.dataset)}-{made.protocol.name}"
     same_second = (RUNS / (f"{name}-{n}" if n > 1 else name) for n in range(1, 1000))
     return next(path for path in same_second if not path.exists())
 

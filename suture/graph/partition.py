@@ -28,6 +28,8 @@ from suture.settings import PartitionSettings
 
 Nodes = NDArray[np.int64]
 
+GIVEN = ("file", "given")
+"""Kinds that draw nothing: the user says who owns what."""
 MERGE_SLACK = 20
 """louvain: nodes by which a client may miss the mean size, as in FedSage's public code (less for small clients)."""
 
@@ -48,7 +50,7 @@ class Partition:
 
 def make_partition(data: Data, settings: PartitionSettings, seed: int) -> Partition:
     """Cuts the graph as `settings` ask; the same seed gives the same clients."""
-    if settings.kind in ("file", "given"):
+    if settings.kind in GIVEN:
         names, groups = _given_clients(data, settings.file if settings.kind == "file" else "")
         ids = _ids_of(names)
     else:

@@ -89,7 +89,7 @@ def out_of_patience(lines: Sequence[Mapping[str, Any]], patience: int) -> bool:
 def accuracy_on(graph: GraphBatch, method: Method[Any, Any], model: Model, task: Task) -> float:
     """Test accuracy of one model on one graph."""
     with torch.no_grad():
-        scores = score(graph, method.predict(graph, model, task))
+        scores = score(graph, method.predict(graph, model, task), task.metric)
     return float(scores.value[0, TEST])
 
 

@@ -43,6 +43,9 @@ from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError
 from suture.graph.cut import Cut, installed_version, save_manifest
 from suture.method import Method
+from suture.methods import DOOR as METHODS
+from suture.methods import AnyMethod
+from suture.plugins import Source
 from suture.runs.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
 from suture.runs.outcome import Line, Outcome
 from suture.runs.plan import FEDERATION, Plan, plan
@@ -72,6 +75,13 @@ class Asked:
     chunk: int
     engine: str = EMBEDDED
     """What carried it out: an engine of this process, or `federation`."""
+    plugins: tuple[dict[str, str], ...] = ()
+    """Where what does not come with Suture was found: kind, name, spelling and sha256 of each."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The same."""
+        return tuple(Source(**one) for one in self.plugins)
 
     @staticmethod
     def now(
@@ -82,14 +92,18 @@ class Asked:
         own_module: bool = False,
         chunk: int = 0,
         engine: str = EMBEDDED,
+        sources: Sequence[Source] = (),
     ) -> Asked:
         """What is asked for in this process, with the threads it has."""
-        return Asked(dataset, tuple(methods), tuple(seeds), own_module, torch.get_num_threads(), chunk, engine)
+        threads = torch.get_num_threads()
+        used = [source for source in sources if source.kind != METHODS.what or source.name in methods]
+        plugins = tuple(dataclasses.asdict(source) for source in used)
+        return Asked(dataset, tuple(methods), tuple(seeds), own_module, threads, chunk, engine, plugins)
 
     @staticmethod
-    def by_federation(dataset: str, method: str, seed: int) -> Asked:
+    def by_federation(dataset: str, method: str, seed: int, sources: Sequence[Source] = ()) -> Asked:
         """One run between owners, each of whom computes its own client alone."""
-        return Asked.now(dataset, [method], [seed], chunk=1, engine=FEDERATION)
+        return Asked.now(dataset, [method], [seed], chunk=1, engine=FEDERATION, sources=sources)
 
 
 class RunFolder:
@@ -214,10 +228,33 @@ def read_asked(path: Path) -> Asked:
     raise ConfigError(f"{path} holds no run: neither {RUN} nor {COMPARISON} is there; give the folder of a run")
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan of a run or comparison folder."""
-    asked = read_asked(path)
-    return plan(asked.dataset, asked.methods, protocol=path / CONFIG, seeds=asked.seeds)
+def read_plan(path: Path, methods: Sequence[AnyMethod] = ()) -> Plan:
+    """The plan of a run or comparison folder; `methods` are classes that cannot be found again from what it says."""
+    asked, given = read_asked(path), {kind.name: kind for kind in methods}
+    foreign = {source.name: source for source in asked.sources if source.kind == METHODS.what}
+    found: list[str | AnyMethod] = [
+        given[name] if name in given else _found_again(foreign[name], path) if name in foreign else name
+        for name in asked.methods
+    ]
+    made = plan(asked.dataset, found, protocol=path / CONFIG, seeds=asked.seeds)
+    if made.names != asked.methods:
+        were, are = ", ".join(asked.methods), ", ".join(made.names)
+        raise IntegrityError(f"{path} ran {were}, which is now called {are}; rename it back")
+    return made
+
+
+def _found_again(source: Source, path: Path) -> str:
+    """A foreign method's name if it is installed, else its spelling."""
+    if source.name in METHODS.names():
+        return source.name
+    if not source.spelling:
+        raise ConfigError(
+            f"the method {source.name} of {path} was a class in memory; call suture.resume(path, methods=[...]) with it"
+        )
+    file = Path(source.spelling.rpartition(":")[0])
+    if file.suffix == ".py" and not file.is_file():
+        raise ConfigError(f"the method {source.name} of {path} was in {file}, which is not there any more; put it back")
+    return source.spelling
 
 
 def read_outcome(path: Path) -> Outcome | None:

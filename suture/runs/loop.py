@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from suture.core.message import Message, Model, Nothing, Record
+from suture.core.metrics import metric_for
 from suture.core.storage import read_lines
 from suture.engines.robust import Robust
 from suture.errors import SutureError
@@ -224,7 +225,7 @@ class Runner:
             seconds=self.journey.seconds,
             rounds=self.rounds(),
             best_round=self.journey.selection.round,
-            metric="roc_auc" if self.protocol.task == "link" else "accuracy",
+            metric=metric_for(self.protocol.evaluation.metric, self.protocol.task).name,
             mechanism=weakest.mechanism if weakest else None,
             epsilon=weakest.bound.epsilon if weakest and math.isfinite(weakest.bound.epsilon) else None,
             delta=weakest.bound.delta if weakest else None,

@@ -80,7 +80,8 @@ def prepare(
         outputs = protocol.model.hidden
         clients, shown = (hide_links(graph, protocol.split, cut.seed) for graph in (clients, shown))
         whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
-    task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link")
+    metric = protocol.evaluation.metric
+    task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link", metric=metric)
     return Prepared(dataset, data, cut, clients.to(place), shown.to(place), whole.to(place), task)
 
 

@@ -47,7 +47,9 @@ def array(record: Record, path: str) -> np.ndarray:
 def plain(kind: type, **training: object) -> object:
     """A linear network without dropout, so that a round can be done by hand."""
     method = small(kind, training={"rounds": 1, "local_epochs": 1, **training})
-    return dataclasses.replace(method, model=dataclasses.replace(method.model, kind="mlp", layers=1, head=False, dropout=0.0))
+    return dataclasses.replace(
+        method, model=dataclasses.replace(method.model, kind="mlp", layers=1, head=False, dropout=0.0)
+    )
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

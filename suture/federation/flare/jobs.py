@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,12 +73,13 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
 
     def carry_out(self, transport: FlareTransport) -> None:
         """All orders; one that is refused does not keep the next from being carried out."""
-        from suture.federation.coordinator.coordinator import Coordinator
+        from suture.federation.coordinator.coordinator import Coordinator, door_at
 
         home = make_folder(kit_folder() / HOME)
         audit = AuditLog(home / AUDIT, COORDINATOR)
         for order in self.orders:
-            self.current = Coordinator(order, home / "runs" / order.run, transport, audit, self.stopping.is_set)
+            place, stop = home / "runs" / order.run, self.stopping.is_set
+            self.current = Coordinator(order, place, transport, audit, stop, partial(door_at, home))
             try:
                 self.current.carry_on()
             except SutureError:

@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from suture.config.strict import strict
+from suture.config.toml import parsed_table
 from suture.core.storage import Json
 from suture.errors import ConfigError
+from suture.plugins import refuse_spelled
 from suture.runs.execute import robust_for
 from suture.runs.plan import FEDERATION, Plan
 from suture.settings import Count, Positive
@@ -49,6 +51,9 @@ class Order:
     faults: FaultSettings = field(default_factory=FaultSettings)
     secure: bool = False
     """Secure aggregation: the coordinator learns sums of updates only."""
+
+    def __post_init__(self) -> None:
+        refuse_spelled({"method": self.method, "dataset": self.dataset, **parsed_table(self.config)})
 
     def as_json(self) -> dict[str, Json]:
         """For the job and the run folder."""
