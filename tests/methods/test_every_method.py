@@ -27,7 +27,7 @@ from suture.core.streams import Streams
 from suture.core.tree import tile
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.federation.wire.exchange import wire_types
+from suture.federation.wire.signatures import wire_types
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.method import Clients, Method, step
 from suture.methods import METHODS
