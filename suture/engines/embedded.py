@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Generic, Self, cast
 
 import torch
 
-from suture.core.message import Message, Model, Nothing, Record, Scalar
+from suture.core.message import Message, Model, Nothing, Record
+from suture.core.packing import Scalar
 from suture.core.streams import Streams
 from suture.engines.robust import Robust
 from suture.graph.batch import GraphBatch
