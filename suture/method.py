@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,17 +24,15 @@ from suture.graph.batch import GraphBatch, Pairs
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.privacy.mechanisms import Mechanism
+from suture.seam import Cohort as Cohort
+from suture.seam import M as M
+from suture.seam import R as R
+from suture.seam import S as S
+from suture.seam import V as V
 from suture.settings import ModelSettings, TrainingSettings
 
-S = TypeVar("S", bound=Record)
-"""What a client keeps."""
-V = TypeVar("V", bound=Record)
-"""What the server keeps."""
 S_co = TypeVar("S_co", bound=Record, covariant=True)
 """What clients keep, to whoever only reads it: clients that keep more will do."""
-M = TypeVar("M", bound=Message)
-R = TypeVar("R", bound=Message)
-
 Step = Callable[["Clients[S]", M], tuple[S, R]]
 AnyMethod = "Method[Any, Any]"
 
@@ -67,26 +65,6 @@ class Clients(Generic[S_co]):
     def ids(self) -> tuple[str, ...]:
         """Names, in the order of the client axis."""
         return self.graph.ids
-
-
-class Cohort(Protocol):
-    """The clients as the server sees them."""
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Who belongs to it."""
-
-    def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
-        """Run `step` at every client with its part of `message`; the reply's ids say who answered."""
-
-    def sample(self, fraction: float) -> Cohort:
-        """A random share of the clients, at least one."""
-
-    def report(self, **values: float) -> None:
-        """Show numbers of this round, such as the loss, to whoever watches the run."""
-
-    def keep(self, **tensors: Tensor) -> None:
-        """Store server-side tensors of this round, such as a similarity matrix, in the run folder for drawing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The registry: one method, one file, one line here."""
+"""The registry: one method, one file (or a package, if it has private parts), one line here."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ other clients see means of up to `neighbours` embeddings. No raw features, edges
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Annotated, ClassVar, Generic, TypeVar
@@ -88,10 +89,6 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
-    neighbours: Count = 5
-    """Most foreign neighbours a node can have."""
-    interval: Count = 1
-    """Rounds from one exchange of embeddings to the next."""
     sigma: NonNegative = 0.0
     """Noise multiplier of DP-SGD in local training; 0 trains without noise."""
 
@@ -120,11 +117,16 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     def exchange(self, server: C, handed: Model, sampled: Cohort) -> C:
         """Line 2."""
-        if server.rounds % self.interval == 0:
-            found = self.match(sampled.ask(self.reveal, handed), self.neighbours)
+        most = self.wanted(server)
+        if most:
+            found = self.match(sampled.ask(self.reveal, handed), most)
             sampled.ask(self.expand, found)
             sampled.report(foreign_neighbours=float(found.count.values.mean()))
         return server
+
+    @abstractmethod
+    def wanted(self, server: C) -> int:
+        """Line 2: most foreign neighbours that a node is given in this round; 0: those it has stay."""
 
     def combine(self, server: C, handed: Model, up: Up, cohort: Cohort) -> C:
         """Line 4."""
@@ -171,16 +173,30 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
 
 @dataclass(frozen=True)
-class FedGnn(Expanding[Counted, Expanded]):
+class ExpandingAtIntervals(Expanding[Counted, X], Generic[X]):
+    """Every now and then, always with as many foreign neighbours."""
+
+    neighbours: Count = 5
+    """Most foreign neighbours a node can have."""
+    interval: Count = 1
+    """Rounds from one exchange of embeddings to the next."""
+
+    def init_server(self, task: Task) -> Counted:
+        """The initial model."""
+        return Counted(SERVER, self.initial_shared(task), 0)
+
+    def wanted(self, server: Counted) -> int:
+        """The same in every `interval`-th round."""
+        return self.neighbours if server.rounds % self.interval == 0 else 0
+
+
+@dataclass(frozen=True)
+class FedGnn(ExpandingAtIntervals[Expanded]):
     """FedAvg on subgraphs expanded with similar nodes of other clients."""
 
     name: ClassVar[str] = "fedgnn"
     summary: ClassVar[str] = "FedAvg on subgraphs expanded with similar nodes' embeddings from other clients"
     paper: ClassVar[str] = "Wu et al., 2021"
-
-    def init_server(self, task: Task) -> Counted:
-        """The initial model."""
-        return Counted(SERVER, self.initial_shared(task), 0)
 
     def init_clients(self, clients: Clients[Nothing]) -> Expanded:
         """The initial model, and no foreign neighbours."""

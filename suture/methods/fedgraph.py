@@ -29,7 +29,6 @@ from pydantic import Field
 from torch import Tensor
 
 from suture.core.message import Model, Nothing
-from suture.core.tree import mean
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Up
 from suture.methods.fedgnn import Counted, Expanded, Expanding
@@ -73,25 +72,15 @@ class FedGraph(Expanding[Sampling, Expanded]):
         """The initial model, and no foreign neighbours."""
         return self.unexpanded(clients)
 
-    def exchange(self, server: Sampling, handed: Model, sampled: Cohort) -> Sampling:
-        """Lines 1 and 2."""
-        found = self.match(sampled.ask(self.reveal, handed), self.sizes[self.choice(server)])
-        sampled.ask(self.expand, found)
-        sampled.report(foreign_neighbours=float(found.count.values.mean()))
-        return server
+    def wanted(self, server: Sampling) -> int:
+        """Line 1: s_t."""
+        return self.sizes[self.choice(server)]
 
     def combine(self, server: Sampling, handed: Model, up: Up, cohort: Cohort) -> Sampling:
         """The average of line 3, and what the chosen size was worth."""
         loss = up.loss.mean().reshape(1)
-        cohort.report(loss=float(loss))
         gain = torch.nan_to_num((server.loss - loss) / server.loss)  # nothing to compare the first loss with
         tried = torch.zeros_like(server.chosen)
         tried[0, self.choice(server)] = 1
-        return replace(
-            server,
-            params=mean(up.params, up.weight),
-            rounds=server.rounds + 1,
-            chosen=server.chosen + tried,
-            reward=server.reward + gain * tried,
-            loss=loss,
-        )
+        averaged = super().combine(server, handed, up, cohort)
+        return replace(averaged, chosen=server.chosen + tried, reward=server.reward + gain * tried, loss=loss)

@@ -20,7 +20,6 @@ class FedPer(FedAvg):
     name: ClassVar[str] = "fedper"
     summary: ClassVar[str] = "FedAvg on the body, the last layers stay personal"
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)
     one_model: ClassVar[bool] = False
 
     personal_layers: Whole = 1

@@ -45,8 +45,6 @@ from suture.training.batches import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""
-
-
 MEANS = {PROTOTYPES: Kind.PROTOTYPES, COUNTS: Kind.COUNTS}
 
 
@@ -59,7 +57,7 @@ class Prototypes(Model):
 
 @dataclass(frozen=True)
 class OwnPrototypes(Up):
-    """Client to server: its prototypes in the place of FedAvg's parameters."""
+    """Client to server: its prototypes in the place of parameters."""
 
     params: Annotated[Tree, MEANS]
 

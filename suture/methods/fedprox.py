@@ -29,7 +29,6 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     summary: ClassVar[str] = "FedAvg whose clients are pulled towards the global model"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
     mu: NonNegative = 0.001
     """Weight of the proximal term; 0 is FedAvg."""

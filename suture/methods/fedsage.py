@@ -38,4 +38,3 @@ class FedSage(Sampled[Server, Kept], FedAvg):
     name: ClassVar[str] = "fedsage"
     summary: ClassVar[str] = "FedAvg with GraphSAGE on sampled neighbourhoods"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)

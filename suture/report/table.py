@@ -9,11 +9,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from suture.api import Plan, Row
 from suture.config.toml import written
 from suture.methods import METHODS
 from suture.report.console import grid
 from suture.report.text import NOTHING, count, listed, megabytes, percent_spread, three_digits
+from suture.runs.comparison import Row
+from suture.runs.plan import Plan
 from suture.settings import EvaluationSettings
 
 ACCURACIES = {
@@ -111,7 +112,8 @@ def _privacy(rows: Sequence[Row]) -> list[str]:
 def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
     """What the numbers of a table mean, line by line."""
     settings = plan.protocol.evaluation
-    rounds = count(plan.protocol.training.rounds, "round")
+    training = plan.protocol.training
+    rounds = f"{'at most ' if training.patience else ''}{count(training.rounds, 'round')}"
     lines = [
         f"{plan.protocol.name}, {plan.dataset}, {count(clients, 'client')}, {listed('seed', plan.seeds)}, {rounds}; "
         f"round reported: {ROUND_REPORTED[settings.select]}.",

@@ -27,6 +27,7 @@ from suture.core.streams import Streams
 from suture.core.tree import tile
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
+from suture.federation.wire.signatures import wire_types
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.method import Clients, Method, step
 from suture.methods import METHODS
@@ -249,3 +250,15 @@ def test_no_autograd_tape_crosses_a_step(world: World) -> None:
 
 def test_tolerance_is_tight_enough_to_mean_something() -> None:
     assert TOLERANCE <= 2e-5
+
+
+@EVERY_METHOD
+def test_owners_know_every_message(name: str, world: World) -> None:
+    """Between processes a message is looked up among those that the modules of the method's classes know."""
+    method, known = small(METHODS[name]), wire_types(METHODS[name])
+
+    class Listener:
+        def record(self, number: int, step: str, direction: str, message: Message) -> None:
+            assert known[type(message).__name__] is type(message), f"{step} {direction}"
+
+    run_to_end(method, world.graph_for(method), world.task, ledger=Listener())

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from suture.api import Comparison, Plan, plan
 from suture.report.table import comparison_report, headline
-from suture.runs.runner import Outcome
+from suture.runs.outcome import Outcome
 from suture.settings import EvaluationSettings
 
 METHODS = ("local", "fedavg", "fedprox", "fedsage", "global")

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from suture.api import RUN, Plan, read_outcome, read_plan
 from suture.core.storage import make_folder, write_json
 from suture.errors import DataError, StorageError, SutureError
 from suture.federation.coordinator.attendance import OwnersLost
@@ -26,28 +23,22 @@ from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
 from suture.federation.wire.status import PROGRESS, STATUS, State, Status
 from suture.federation.wire.terms import Terms, terms_of
-from suture.federation.wire.transport import Audit, Transport
 from suture.method import Method, Task
 from suture.privacy.ledger import RunLedger
-from suture.runs.folder import RunFolder
-from suture.runs.runner import Interrupted, Outcome, Runner, Tick, robust_for
+from suture.runs.execute import robust_for
+from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_plan
+from suture.runs.loop import Interrupted, Runner
+from suture.runs.outcome import Outcome, Tick
+from suture.runs.plan import Plan
+from suture.seam import Audit, Transport
 from suture.settings import Protocol
 
 
 def open_folder(order: Order, path: Path) -> tuple[RunFolder, Plan]:
     """The run's folder, new or begun, and the plan in it."""
-    asked = {
-        "dataset": order.dataset,
-        "methods": [order.method],
-        "seeds": [order.seed],
-        "own_module": False,
-        "threads": torch.get_num_threads(),
-        "chunk": 1,
-    }
-    if (path / RUN).exists():
-        folder = RunFolder(path, every_round=True)
-    else:
-        folder = RunFolder.create(path, asked, order.config, None, every_round=True)
+    asked, is_new = Asked.by_federation(order.dataset, order.method, order.seed), not is_begun(path)
+    folder = RunFolder.open(path, asked, order.config, None, every_round=True)
+    if is_new:
         write_json(path / ORDER, order.as_json())
     return folder, read_plan(path)
 
@@ -124,7 +115,7 @@ class Coordinator:
         shared = runner.shared()
         cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
         outcome = runner.outcome(self.order.dataset, None)
-        folder.finish(outcome.as_json(), [shared] if shared is not None else [], method)
+        folder.finish(outcome, [shared] if shared is not None else [], method)
         for owner in outcome.suspects:
             self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")
         self.audit.note("run finished", run=self.order.run, method=method.name)

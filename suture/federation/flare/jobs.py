@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 SERVER = "server"
 """FLARE's name of the coordinator."""
+F = TypeVar("F", bound=Callable[..., Any])
+# FLARE's decorators are without types.
+main_of_a_job: Callable[[F], F] = collab.main
+before_any_call: Callable[[F], F] = collab.init
+published: Callable[[F], F] = collab.publish
 
 
 def _begin() -> None:
@@ -55,7 +61,7 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
         self.finished: dict[str, Json] = {}
         self.current: Coordinator | None = None
 
-    @collab.main  # type: ignore[untyped-decorator]
+    @main_of_a_job
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
         transport = FlareTransport(list(collab.clients))
@@ -106,17 +112,17 @@ class OwnerJob:
 
         self._owner_at = Owner.at
 
-    @collab.init  # type: ignore[untyped-decorator]
+    @before_any_call
     def begin(self) -> None:
         """Read the owner's graph and policy; FLARE calls this before any request."""
         self.desk = self._owner_at(kit_folder() / HOME).desk()
 
-    @collab.publish  # type: ignore[untyped-decorator]
+    @published
     def alive(self) -> bool:
         """Whether there is still a process here, be it busy."""
         return True
 
-    @collab.publish  # type: ignore[untyped-decorator]
+    @published
     def answer(self, request: bytes) -> bytes:
         """All that can be asked here, and by the coordinator only: owners never serve each other."""
         if collab.caller != SERVER:

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from suture.api import Plan, strict_values
 from suture.config.strict import strict
 from suture.core.storage import Json
 from suture.errors import ConfigError
 from suture.federation.wire.reasons import Code, Refused
 from suture.method import Method
 from suture.methods import method_class, own_fields
+from suture.runs.plan import Plan, strict_values
 from suture.settings import Count, ModelSettings, Seed, SplitSettings, TrainingSettings
 
 
