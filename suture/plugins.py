@@ -213,8 +213,8 @@ def refuse_spelled(values: Mapping[str, object], place: str = "") -> None:
             refuse_spelled(value, f"{place}{key}.")
         elif key in ("kind", "metric", "method", "dataset") and isinstance(value, str) and is_spelled(value):
             raise ConfigError(
-                f"{place}{key} {value} is a file or a module, but parties run only what is installed at them: install it there "
-                "as a package with an entry point, and give its name"
+                f"{place}{key} {value} is a file or a module, but parties run only what is installed at them: install it "
+                "there as a package with an entry point, and give its name"
             )
 
 
