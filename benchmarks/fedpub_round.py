@@ -27,7 +27,7 @@ from suture.graph import datasets  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
 from suture.methods.fedpub.method import FedPub  # noqa: E402
-from suture.runs.runner import Prepared, prepare, preprocess  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 
 ALLOWED = 2.5
 WARM_UP = 3

@@ -30,7 +30,7 @@ def child(dataset: str, clients: int, name: str, times: int, root: Path | None) 
     from suture.engines.embedded import EmbeddedCohort
     from suture.graph import datasets
     from suture.methods import METHODS, own_fields
-    from suture.runs.runner import prepare, preprocess
+    from suture.runs.prepare import prepare, preprocess
 
     torch.set_num_threads(1)
     protocol_name = "feddep-louvain" if name == "feddep" else "fedsage-louvain"

@@ -23,7 +23,9 @@ from suture.core.streams import Streams  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
-from suture.runs.runner import Prepared, Tick, execute, prepare, preprocess  # noqa: E402
+from suture.runs.execute import execute  # noqa: E402
+from suture.runs.outcome import Tick  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 from suture.settings import Protocol  # noqa: E402
 from suture.training.batches import batches  # noqa: E402
 

@@ -33,7 +33,7 @@ from suture.graph import datasets  # noqa: E402
 from suture.methods.averaging import SERVER  # noqa: E402
 from suture.methods.fedggr.messages import Up  # noqa: E402
 from suture.methods.fedggr.method import FedGgr  # noqa: E402
-from suture.runs.runner import prepare, preprocess  # noqa: E402
+from suture.runs.prepare import prepare, preprocess  # noqa: E402
 
 BOUND_GB, BOUND_NODES = 2.0, 20_000
 

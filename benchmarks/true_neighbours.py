@@ -29,7 +29,8 @@ from suture.graph.matching import dense_rows  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
 from suture.methods.fedsage import FedSage  # noqa: E402
 from suture.methods.fedsage_plus.patch import Patch, largest_entries, with_generated_nodes  # noqa: E402
-from suture.runs.runner import Prepared, execute, prepare, preprocess  # noqa: E402
+from suture.runs.execute import execute  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 
 
 def with_true_neighbours(prepared: Prepared) -> GraphBatch:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from suture.plugins import Choice
+
 # A value's bounds are its type. `config.strict` checks them while a dataclass is built from a file, `check_fields` when it
 # has been built in Python.
 Whole = Annotated[int, Field(ge=0)]
@@ -33,9 +35,14 @@ Cosine = Annotated[float, Field(ge=-1, le=1)]
 """From -1 to 1, both included."""
 
 
-PartitionKind = Literal[
-    "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"
-]
+# What others add is behind the same doors, so these are names, not literals; see `suture.plugins`.
+PARTITIONS = Choice(
+    "partition",
+    "suture.partitions",
+    ("louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
+)
+BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp"))
+METRICS = Choice("metric", "suture.metrics", ("auto", "accuracy", "roc_auc"))
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: PartitionKind = "metis"
+    kind: Annotated[str, PARTITIONS] = "metis"
     """louvain: communities merged to similar sizes; communities: each of the largest is one client; given: data.client."""
     clients: Count = 5
     """How many clients."""
@@ -88,7 +95,7 @@ class SplitSettings:
 class ModelSettings:
     """The network every method trains."""
 
-    kind: Literal["gcn", "sage", "gat", "gprgnn", "mlp"] = "gcn"
+    kind: Annotated[str, BACKBONES] = "gcn"
     """Backbone."""
     layers: Count = 2
     """Message-passing layers (gprgnn, mlp: linear layers)."""
@@ -168,6 +175,8 @@ class EvaluationSettings:
     """Which round's test accuracy is reported."""
     every: Count = 1
     """Evaluate after every n-th round (the last round always)."""
+    metric: Annotated[str, METRICS] = "auto"
+    """What a test measures; auto: accuracy, or in link prediction ROC-AUC."""
 
 
 @dataclass(frozen=True)

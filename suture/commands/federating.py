@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suture import api
 from suture.commands.kits import engine
-from suture.commands.request import Request, Work, run_folder, settle
+from suture.commands.request import Request, Work, planned, run_folder
 from suture.commands.stopping import Stopper
 from suture.config.strict import strict
 from suture.errors import ConfigError, SutureError
@@ -18,20 +17,24 @@ from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
-from suture.runs.runner import Interrupted, Outcome, Tick
+from suture.runs.comparison import Comparison
+from suture.runs.folder import is_begun, read_outcome, read_plan
+from suture.runs.loop import Interrupted
+from suture.runs.outcome import Outcome, Tick
+from suture.runs.plan import Plan
 
 if TYPE_CHECKING:
     from suture.federation.flare.kits import Kit
     from suture.federation.operator.operator import Operator
 
 
-def start_owner(path: Path, data: Path, policy: Path | None) -> None:
+def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[str]) -> None:
     """Check the owner's files, then become the owner."""
     flare = engine()
     from suture.federation.owner.owner import Owner
 
     kit = flare.kits.Kit.read(path, "owner")
-    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME).shard
+    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).shard
     nodes, features = int(shard.data.num_nodes), shard.features
     console.notes().print(
         f"owner {kit.name} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",
@@ -46,10 +49,10 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
     from suture.federation.operator.operator import new_run_name
     from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 
-    made = settle(request).plan
+    made = planned(request)
     order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"), secure)
     folder = run_folder(made, Work(out=out))
-    if any((folder / name).exists() for name in (api.RUN, ORDER)):
+    if is_begun(folder) or (folder / ORDER).exists():
         raise ConfigError(f"{folder} holds a run already; continue it with `suture federation resume {folder}`")
     with _operating(kit, folder, quiet) as operator:
         outcomes = operator.carry_out([order], [folder])
@@ -62,11 +65,11 @@ def resume(path: Path, quiet: bool) -> None:
     from suture.federation.operator.operator import read_order
 
     order, kit, job = read_order(path)
-    done = api.read_outcome(path)
+    done = read_outcome(path)
     if done is None:
         with _operating(flare.kits.Kit.read(kit, "operator"), path, quiet) as operator:
             done = operator.carry_out([order], [path], job)[0]
-    _conclude([done], api.read_plan(path), path, quiet)
+    _conclude([done], read_plan(path), path, quiet)
 
 
 def stop(path: Path) -> None:
@@ -115,8 +118,8 @@ def _told(error: SutureError, more: str) -> SutureError:
     return type(error)(f"{error}{more}")
 
 
-def _conclude(outcomes: Sequence[Outcome], made: api.Plan, folder: Path, quiet: bool) -> None:
-    comparison = api.Comparison(tuple(outcomes))
+def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool) -> None:
+    comparison = Comparison(tuple(outcomes))
     console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
     name_suspects(outcomes)
     if not quiet:

@@ -51,10 +51,14 @@ def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str
     )
 
 
-def start_coordinator(path: Path) -> None:
+def start_coordinator(path: Path, plugins: Sequence[str]) -> None:
     """Become the coordinator."""
     flare = engine()
     kit = flare.kits.Kit.read(path, "coordinator")
+    if plugins or (kit.path / HOME / "coordinator.json").exists():
+        from suture.federation.coordinator.coordinator import let_in
+
+        let_in(plugins, kit.path / HOME)
     console.notes().print(f"coordinator of {kit.federation}; log: {kit.path / 'log.txt'}; Ctrl-C ends it", soft_wrap=True)
     flare.kits.become(kit, flare.jobs.JOBS)
 

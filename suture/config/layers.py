@@ -14,11 +14,11 @@ from typing import get_type_hints
 from suture.config.strict import checked, field_names, strict
 from suture.config.toml import Table, as_table, parsed, read_toml
 from suture.errors import ConfigError, unknown
+from suture.plugins import Door, is_spelled
 from suture.settings import ModelSettings, Protocol, TrainingSettings
 
 MethodFields = Mapping[str, frozenset[str]]
 
-SHIPPED = Path(__file__).parents[1] / "protocols"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     name: tuple(f.name for f in fields(hint)) for name, hint in get_type_hints(Protocol).items() if is_dataclass(hint)
 }
@@ -61,18 +61,26 @@ class ConfigFile:
     """Which methods to run: `methods = [...]`, or `run = [...]` under `[methods]`."""
 
 
+def _check_protocol(thing: object, how: str) -> Path:
+    if not isinstance(thing, str | Path) or not str(thing).endswith(".toml"):
+        raise ConfigError(f"{how} is no protocol: it must be the path of a .toml file")
+    return Path(thing)
+
+
+SHIPPED = {path.stem: path for path in sorted((Path(__file__).parents[1] / "protocols").glob("*.toml"))}
+DOOR = Door("protocol", "suture.protocols", SHIPPED, _check_protocol)
+
+
 def protocol_names() -> tuple[str, ...]:
-    """The protocols that come with Suture."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+    """The protocols that come with Suture, and those of installed packages."""
+    return DOOR.names()
 
 
 def load_protocol(name_or_path: str | Path) -> RawProtocol:
-    """Read a shipped protocol by name, or a user's own by a path that ends with `.toml`."""
+    """Read a protocol by name, or a user's own by a path that ends with `.toml`."""
     name = str(name_or_path)
     shipped = not name.endswith(".toml")
-    if shipped and name not in protocol_names():
-        raise unknown("protocol", name, protocol_names())
-    path, place = (SHIPPED / f"{name}.toml", f"protocol {name}") if shipped else (Path(name_or_path), name)
+    path, place = (DOOR.find(name), f"protocol {name}") if shipped else (Path(name_or_path), name)
     with at(place):
         content = {"name": path.stem, **read_toml(path)}
         datasets = as_table(content.pop("dataset", {}), "dataset")
@@ -110,7 +118,7 @@ def user_layers(
     if config_file is not None:
         config = load_config(config_file)
         for method in config.methods or ():
-            if method not in method_fields:
+            if method not in method_fields and not is_spelled(method):
                 with at(config.layer.place):
                     raise unknown("method", method, method_fields)
         layers.append(config.layer)

@@ -16,9 +16,17 @@ Table = Mapping[str, object]
 def read_toml(path: Path) -> Table:
     """What a file holds."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return parsed_table(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise ConfigError(f"cannot be read ({problem.strerror}): check the path") from None
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"is not valid TOML: {problem}") from None
+
+
+def parsed_table(text: str) -> Table:
+    """What a file's text says."""
+    try:
+        return tomllib.loads(text)
     except ValueError as problem:
         raise ConfigError(f"is not valid TOML: {problem}") from None
 

@@ -4,7 +4,7 @@
       1  server samples a share of the clients, hands each something, and tells them what else they must know
                                                                                                       hand_out, exchange
       2  client k starts from what it received and trains E local epochs on the graph it sees
-                                                                                received, seen, loss_terms, frozen_names
+                                                                      received, informed, seen, loss_terms, frozen_names
       3  client k keeps what it needs and replies                                                     conclude, weight
       4  server makes the replies into what it hands out next                                         combine
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -109,9 +109,13 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     # Hooks of the clients
 
-    @abstractmethod
     def received(self, clients: Clients[S], down: D) -> Tree:
-        """Line 2: the parameters [K, ...] to start from."""
+        """Line 2: the parameters [K, ...] to start from; a method that hands out no `Model` says which."""
+        return cast(Model, down).params
+
+    def informed(self, clients: Clients[S], down: D) -> S:
+        """Line 2: what clients keep, with what came along with the parameters, for the loss to find it there."""
+        return clients.state
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[S]) -> dict[str, Tensor]:
         """Line 2: what a client minimises is the sum of these, each one value a client [K].
@@ -150,6 +154,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     @step
     def local_update(self, clients: Clients[S], down: D) -> tuple[S, U]:
         """Lines 2 and 3 on the clients."""
+        clients = replace(clients, state=self.informed(clients, down))
         return self.conclude(clients, down, self.train(clients, self.received(clients, down)))
 
     def train(self, clients: Clients[S], start: Tree) -> Trained:
@@ -176,6 +181,11 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     def deploy(self, server: V, ids: Sequence[str]) -> Message:
         """What a round would start from."""
         return self.hand_out(server, ids)
+
+    def assemble(self, clients: Clients[S], deployed: Message) -> Model:
+        """What a round would start from, or the model as it was left."""
+        left = isinstance(deployed, Nothing)
+        return Model(clients.ids, clients.state.params if left else self.received(clients, cast(D, deployed)))
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """DP-SGD if the settings ask for it."""
@@ -216,10 +226,6 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
         """The mean, weighted by n_k."""
         cohort.report(loss=weighted_loss(up))
         return replace(server, params=mean(up.params, up.weight))
-
-    def assemble(self, clients: Clients[S], deployed: Message) -> Model:
-        """Received parameters over kept ones."""
-        return Model(clients.ids, self.received(clients, deployed) if isinstance(deployed, Model) else clients.state.params)
 
 
 class Weighed(Protocol):

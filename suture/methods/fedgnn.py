@@ -42,7 +42,8 @@ from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
-from suture.nn.backbones import BACKBONES, Backbone
+from suture.nn.backbones import DOOR as BACKBONES
+from suture.nn.backbones import Backbone
 from suture.settings import Count, NonNegative
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
@@ -245,4 +246,5 @@ class ExpandingBackbone(Backbone):
 @cache
 def expanding_backbone(kind: str) -> type[ExpandingBackbone]:
     """The backbone of this name with foreign neighbours in its last layer."""
-    return type(f"Expanding{kind.capitalize()}", (ExpandingBackbone, BACKBONES[kind]), {})
+    plain = BACKBONES.find(kind)
+    return type(f"Expanding{plain.__name__}", (ExpandingBackbone, plain), {})

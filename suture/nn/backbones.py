@@ -17,10 +17,10 @@ from torch import Tensor
 from suture.core.kernels import Segments, activate, segment_product, sparse_product
 from suture.core.streams import Streams
 from suture.core.tree import Tree
-from suture.errors import unknown
 from suture.graph.batch import Features, GraphBatch, View
 from suture.nn import layers
 from suture.nn.sampler import Block, SampledBatch
+from suture.plugins import Door, check_class
 from suture.settings import ModelSettings
 
 
@@ -217,10 +217,9 @@ class GprGnn(Mlp):
 
 
 BACKBONES: dict[str, type[Backbone]] = {"gcn": Gcn, "sage": Sage, "gat": Gat, "gprgnn": GprGnn, "mlp": Mlp}
+DOOR = Door("model", "suture.backbones", BACKBONES, lambda thing, how: check_class(thing, how, Backbone, "backbone"))
 
 
 def make_backbone(settings: ModelSettings, features: int, classes: int) -> Backbone:
     """The backbone a settings object names."""
-    if settings.kind not in BACKBONES:
-        raise unknown("model", settings.kind, BACKBONES)
-    return BACKBONES[settings.kind](settings, features, classes)
+    return DOOR.find(settings.kind)(settings, features, classes)

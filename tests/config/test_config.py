@@ -56,7 +56,7 @@ def test_the_eleven_protocols_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", protocol_names())
 def test_shipped_protocol_writes_out_every_value(name: str) -> None:
-    written = tomllib.loads((SHIPPED / f"{name}.toml").read_text())
+    written = tomllib.loads((SHIPPED[name]).read_text())
     assert set(written) - {"dataset", "methods"} == {f.name for f in dataclasses.fields(Protocol)}
     assert {section: set(written[section]) for section in SECTIONS} == {s: set(keys) for s, keys in SECTIONS.items()}
     assert written["name"] == name
@@ -65,7 +65,7 @@ def test_shipped_protocol_writes_out_every_value(name: str) -> None:
 @pytest.mark.parametrize("name", protocol_names())
 def test_shipped_protocol_says_where_every_value_comes_from(name: str) -> None:
     """Each value of the sections carries a trailing comment; dataset tables may share one comment above them."""
-    text = (SHIPPED / f"{name}.toml").read_text().split("[dataset.")[0]
+    text = (SHIPPED[name]).read_text().split("[dataset.")[0]
     values = [line for line in text.splitlines() if re.match(r"\w+ = ", line)]
     bare = [line for line in values if not re.search(r"# .*(paper|code|ours|unused)", line)]
     assert [line.split(" = ")[0] for line in bare if not line.startswith(("name", "description", "d_z"))] == []

@@ -23,7 +23,7 @@ from suture.federation.flare.session import Session, SessionError
 from suture.federation.operator.operator import Operator
 from suture.federation.wire.orders import FaultSettings, Order, order_of
 from suture.graph.shard import save_shard
-from suture.runs.runner import Prepared
+from suture.runs.prepare import Prepared, Source
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = "csbm:nodes=240,features=40,words_per_node=8"
@@ -40,7 +40,7 @@ def planned(method: str, clients: int, *overrides: str, dataset: str = SMALL) ->
 
 
 def prepared(made: api.Plan, data_root: Path | None = None) -> Prepared:
-    return api._Source(made, made.dataset, None, None, api.Options(data_root=data_root)).prepared(0)
+    return Source(made, data_root=data_root).prepared(0)
 
 
 def write_shards(made: api.Plan, folder: Path, data_root: Path | None = None) -> Prepared:
@@ -160,10 +160,7 @@ def embedded(made: api.Plan, out: Path, data_root: Path | None = None) -> Path:
     """The same run in one process, one client at a time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    source = api._Source(made, made.dataset, None, None, api.Options(data_root=data_root, chunk=1))
-    world = source.prepared(made.seeds[0])
-    folder = api._new_run(made, made.methods[0], world, out, api.Options(chunk=1))
-    api._execute(made, made.methods[0], world, folder, api.Options(chunk=1))
+    api.run_plan(made, out=out, options=api.Options(data_root=data_root, chunk=1))
     torch.set_num_threads(threads)
     return out
 

@@ -31,6 +31,7 @@ from suture.graph.splits import Role
 from suture.method import Cohort, Task
 from suture.methods.averaging import Server, Up
 from suture.runs.checkpoint import load_models
+from suture.runs.prepare import Source
 
 DATASET = "csbm:nodes=200,features=30,words_per_node=6"
 OWNERS = ("client-00", "client-01", "client-02")
@@ -45,7 +46,7 @@ def planned(method: str = "fedavg", rounds: int = 4, *more: str) -> api.Plan:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = planned()
-    world = api._Source(made, made.dataset, None, None, api.Options()).prepared(0)
+    world = Source(made).prepared(0)
     assert world.clients.ids == OWNERS
     folder = tmp_path_factory.mktemp("shards")
     normalised = made.protocol.preprocess.row_normalise
@@ -130,6 +131,38 @@ def assert_same_end(left: Path, right: Path) -> None:
 @pytest.fixture(scope="module")
 def reference(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return undisturbed(planned("fedper"), tmp_path_factory.mktemp("reference"), shards)
+
+
+@pytest.mark.parametrize("more", [(), ("evaluation.model=local",), ("evaluation.every=2",)], ids=["plain", "local", "every"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_patience_runs_out_between_owners_as_in_one_process(
+    method: str, more: tuple[str, ...], shards: Path, tmp_path: Path
+) -> None:
+    made = planned(method, 40, "lr=0.05", "patience=3", *more)
+    alone = api.run_plan(made, out=tmp_path / "alone", options=api.Options(chunk=1))
+    assert alone.outcome.rounds < 40
+    whole = undisturbed(made, tmp_path / "whole", shards)
+    assert [line["round"] for line in metrics(whole)] == [line["round"] for line in alone.history]
+    for mine, theirs in zip(metrics(whole), alone.history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    transport = InProcess(tmp_path / "legs" / "owners", shards)
+    legs, outcome = 0, None
+    while outcome is None:
+        one = coordinator(ordered(made), tmp_path / "legs", transport)
+        one.stop = lambda: True
+        outcome, legs = one.carry_on(), legs + 1
+    # The leg after the last round finishes the run.
+    assert legs == alone.outcome.rounds + 1
+    assert outcome.rounds == alone.outcome.rounds and outcome.validation == pytest.approx(alone.outcome.validation)
+    assert_same_end(tmp_path / "legs", whole)
+
+
+def test_the_status_tells_the_whole_line_of_a_round(shards: Path, tmp_path: Path) -> None:
+    one = coordinator(ordered(planned(rounds=2)), tmp_path, InProcess(tmp_path / "owners", shards))
+    assert one.carry_on() is not None
+    told = Status.read(json.loads((tmp_path / "run" / "status.json").read_text()))
+    assert told.line == metrics(tmp_path)[-1] and (told.done, told.total) == (2, 2)
+    assert told.last_validation == told.line["validation"]
 
 
 class CoordinatorKilled(BaseException):
@@ -609,7 +642,8 @@ def one_thread() -> Iterator[None]:
 def test_a_status_comes_back_as_it_was_written() -> None:
     """With its codes, through JSON: what an operator decides by."""
     lost = {"client-01": Reason(Code.NO_ANSWER, "no answer"), "client-02": Reason(Code.BAD_REPLY, "its reply is NaN")}
-    told = Status("run", "fedavg", State.WAITING, 1.5, "train", 2, 4, 0.5, None, 3.0, lost, Reason(Code.POLICY, "forbidden"))
+    why, line = Reason(Code.POLICY, "forbidden"), {"loss": 0.5, "client_test": [0.25, None]}
+    told = Status("run", "fedavg", State.WAITING, 1.5, "train", 2, 4, 3.0, line, None, lost, why)
     assert Status.read(json.loads(json.dumps(told.as_json()))) == told
     with pytest.raises(IntegrityError, match="same version"):
         Status.read({**told.as_json(), "state": "resting"})

@@ -13,7 +13,8 @@ import torch
 from scipy.stats import chisquare
 from test_faults import OWNERS, QUICK, InProcess, coordinator, metrics, planned, shards  # noqa: F401
 
-from suture.core.message import Model, kind_of
+from suture.core.message import Model
+from suture.core.packing import kind_of
 from suture.errors import ConfigError
 from suture.federation.audit import AUDIT, read_audit
 from suture.federation.owner.journal import LATER_THAN_ANY, Journal

@@ -30,7 +30,7 @@ from suture.methods.local import Local
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.uncut import Global
-from suture.runs.runner import prepare, preprocess
+from suture.runs.prepare import prepare, preprocess
 from suture.settings import ModelSettings, TrainingSettings
 
 FULL_BATCH = {"batch_size": 0, "generator_batch": 0, "latent": 6, "width": 5, "exchanged": 8}

@@ -20,7 +20,8 @@ from suture.methods import METHODS
 from suture.methods.fed_gnnk import FedGnnk, with_nearest_neighbours
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import BACKBONES, make_backbone
-from suture.runs.runner import Prepared, execute, prepare
+from suture.runs.execute import execute
+from suture.runs.prepare import Prepared, prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 
 GRAPHLESS = ("owner-birch", "owner-dogwood")

@@ -62,7 +62,8 @@ def kept_by_clients(name: str, world: World, schedule: dict[str, Any]) -> list[R
     for phase in method.plan():
         for number in range(1, phase.times + 1):
             kept = [*cohort.states()]
-            server = cohort.carry_out(phase.body, server, round=number)
+            cohort.begin(phase.name, number)
+            server = cohort.carry_out(phase.body, server)
     assert len(kept) == 1
     return [*kept, *cohort.states()]
 

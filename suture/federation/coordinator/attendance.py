@@ -9,7 +9,7 @@ from suture.core.storage import Json
 from suture.errors import SutureError
 from suture.federation.coordinator.calls import Calls, Failures
 from suture.federation.wire.reasons import Code, Reason, Refused
-from suture.federation.wire.transport import Audit
+from suture.seam import Audit
 
 NOT_OPENED = Reason(Code.NOT_OPENED, "not opened yet")
 """Why an owner is absent that was not called yet."""

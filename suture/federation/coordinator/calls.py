@@ -12,7 +12,7 @@ from suture.errors import IntegrityError, SutureError
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
 from suture.federation.wire.reasons import BadReply, Unreachable
-from suture.federation.wire.transport import Transport
+from suture.seam import Transport
 
 Request = tuple[dict[str, Json], bytes]
 """Header and body."""

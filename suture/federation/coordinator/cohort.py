@@ -21,12 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, cast
 
 import torch
-from torch import Tensor
 
 from suture.core.message import Message, Model
 from suture.core.storage import Json
-from suture.core.streams import rank
-from suture.engines.embedded import Ledger, NoLedger
 from suture.engines.robust import Robust
 from suture.errors import IntegrityError, SutureError
 from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
@@ -38,39 +35,30 @@ from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
 from suture.federation.wire.reasons import BadReply, Reason, Unreachable
 from suture.federation.wire.signatures import read, signature, wire_types
-from suture.federation.wire.transport import Audit, Transport
-from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
+from suture.method import Clients, Method, Scores, Task
+from suture.seam import Audit, Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, Transport, V
 
 
 @dataclass
-class RunAtCoordinator(Generic[S]):
+class RunAtCoordinator(Common, Generic[S]):
     """One run at the coordinator: what a cohort and its samples have in common."""
 
     method: Method[Any, S]
-    task: Task
     terms: dict[str, Json]
     calls: Calls
     attendance: Attendance
     audit: Audit
     ledger: Ledger
-    asked: int = 0
-    round: int = 0
     base: int = 0
     secure: bool = False
     robust: Robust | None = None
-    reports: dict[str, float] = field(default_factory=dict)
-    kept: dict[str, Tensor] = field(default_factory=dict)
     scores: Scores | None = None
     expectations: Expectations = field(default_factory=Expectations)
     early: EarlyTest = field(default_factory=EarlyTest)
 
 
-class OwnersCohort(Generic[S]):
-    """All owners, or a sample of them; see `suture.method.Cohort`."""
-
-    def __init__(self, run: RunAtCoordinator[S], ids: Sequence[str]) -> None:
-        self._run = run
-        self._ids = tuple(ids)
+class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
+    """All owners, or a sample of them; see `suture.seam`."""
 
     @staticmethod
     def start(
@@ -88,53 +76,19 @@ class OwnersCohort(Generic[S]):
     ) -> OwnersCohort[S]:
         """Nobody is called before `restore` or the first iteration."""
         calls = Calls(transport, run, faults or FaultSettings())
-        begun = RunAtCoordinator(method, task, terms, calls, Attendance(calls, audit), audit, ledger or NoLedger())
+        begun = RunAtCoordinator(method, terms, calls, Attendance(calls, audit), audit, ledger or NoLedger(), task=task)
         begun.secure, begun.robust = secure, robust
         return OwnersCohort(begun, transport.owners)
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """Who belongs to it, present or not."""
-        return self._ids
-
-    @property
-    def asked(self) -> int:
-        """How many times owners were asked so far; numbers the steps and the random streams."""
-        return self._run.asked
-
-    @property
     def absent(self) -> dict[str, Reason]:
         """Owners that are lost at the moment, with the reason."""
-        return dict(self._run.attendance.absent)
+        return dict(self._common.attendance.absent)
 
-    def sample(self, fraction: float) -> OwnersCohort[S]:
-        """A random share of the owners that are here, at least one, whatever their order."""
-        run = self._run
-        count = max(1, round(fraction * len(self._ids)))
-        present = [name for name in self._ids if name not in run.attendance.absent]
-        if count >= len(present):
-            return self if len(present) == len(self._ids) else OwnersCohort(run, present)
-        ranks = rank(run.task.seed, present, "sample", run.asked)
-        chosen = {name for _, name in sorted(zip(ranks, present, strict=True))[:count]}
-        return OwnersCohort(run, [name for name in present if name in chosen])
-
-    def report(self, **values: float) -> None:
-        """Keep the numbers until the runner takes them."""
-        self._run.reports.update(values)
-
-    def keep(self, **tensors: Tensor) -> None:
-        """Keep the tensors until the runner takes them."""
-        self._run.kept.update({name: tensor.detach().cpu() for name, tensor in tensors.items()})
-
-    def take_kept(self) -> dict[str, Tensor]:
-        """The tensors kept since the last call."""
-        taken, self._run.kept = self._run.kept, {}
-        return taken
-
-    def take_reports(self) -> dict[str, float]:
-        """The numbers reported since the last call."""
-        taken, self._run.reports = self._run.reports, {}
-        return taken
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The owners that are here: only they are sampled."""
+        return tuple(self._common.attendance.here(self._ids))
 
     def states(self) -> list[S]:
         """Nothing: what owners keep stays with them."""
@@ -142,16 +96,16 @@ class OwnersCohort(Generic[S]):
 
     def restore(self, states: Sequence[S], asked: int) -> None:
         """Continue from a checkpoint: owners go back to the step it was written after."""
-        self._run.asked = self._run.base = asked
+        self._common.asked = self._common.base = asked
 
     def committed(self) -> None:
         """Owners may forget what was before this step."""
-        self._run.base = self._run.asked
+        self._common.base = self._common.asked
 
-    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None, round: int = 0) -> V:
-        """Iteration `round`; where an owner is lost on the way and the settings allow it, anew without that owner."""
-        run = self._run
-        number, run.round = run.asked, round
+    def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
+        """One iteration; where an owner is lost on the way and the settings allow it, anew without that owner."""
+        run = self._common
+        number = run.asked
         run.early.begin(body.__name__, number, test)
         run.attendance.welcome(number, run.terms)
         while True:
@@ -170,7 +124,7 @@ class OwnersCohort(Generic[S]):
 
     def _tell_what_is_owed(self) -> None:
         """To owners that were not asked in this iteration: a checkpoint knows one iteration's debts."""
-        calls, attendance = self._run.calls, self._run.attendance
+        calls, attendance = self._common.calls, self._common.attendance
         _, bad = calls.each({owner: [] for owner in attendance.here(list(calls.owed))})
         attendance.stop_if_refused(bad)
         if bad:
@@ -178,11 +132,11 @@ class OwnersCohort(Generic[S]):
 
     def _miss(self, lost: Mapping[str, Exception | Reason]) -> None:
         """Go on without these owners, or stop."""
-        self._run.attendance.miss(lost, self._run.asked, self._ids)
+        self._common.attendance.miss(lost, self._common.asked, self._ids)
 
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run a step at every owner of the cohort."""
-        run = self._run
+        run = self._common
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(run.method).__name__}; decorate it with @step")
         run.asked += 1
@@ -194,7 +148,7 @@ class OwnersCohort(Generic[S]):
 
     def _secure_ask(self, step: str, message: Message) -> Message:
         """The weighted mean of everybody's reply, and no single one of them."""
-        run, kind = self._run, signature(type(self._run.method), step).reply
+        run, kind = self._common, signature(type(self._common.method), step).reply
         if kind is None:
             raise TypeError(f"{step} of {type(run.method).__name__} is to be summed and must declare the type of its reply")
         run.attendance.require(message.ids)
@@ -218,7 +172,7 @@ class OwnersCohort(Generic[S]):
 
     def _exchange(self, verb: str, step: str, message: Message) -> dict[str, Message]:
         """The checked replies of everybody the message is for; raises `OwnersLost` if one is missing."""
-        run = self._run
+        run = self._common
         run.attendance.require(message.ids)
         run.ledger.record(run.asked, step, "down", message)
         good, bad = self._answers(verb, step, message)
@@ -234,7 +188,7 @@ class OwnersCohort(Generic[S]):
 
     def _checked(self, step: str, answers: Answers, bad: Failures) -> dict[str, Message]:
         """The replies in these answers; those that are not what was declared are added to the failures."""
-        run = self._run
+        run = self._common
         declared, known = signature(type(run.method), step).reply, wire_types(type(run.method))
         replies: dict[str, Message] = {}
         for owner, frame in answers.items():
@@ -250,7 +204,7 @@ class OwnersCohort(Generic[S]):
 
     def _answers(self, verb: str, step: str, message: Message) -> tuple[Answers, Failures]:
         """(answers, failures) by owner; a test that has travelled already is not sent again."""
-        run = self._run
+        run = self._common
         travelled = run.early.take(run.asked, message.ids)
         if verb == "evaluate" and travelled is not None:
             return travelled, {}
@@ -265,18 +219,18 @@ class OwnersCohort(Generic[S]):
         return {owner: frames[0] for owner, frames in good.items()}, bad
 
     def _request(self, verb: str, step: str, message: Message, owner: str) -> Request:
-        run = self._run
+        run = self._common
         header: dict[str, Json] = {"verb": verb, "step": step, "number": run.asked, "base": run.base}
         return header | ({"round": run.round} if verb == "ask" else {}), message.select([owner]).pack()
 
     def _is_everybody(self) -> bool:
         """Whether nobody who is here is left out of this sample."""
-        run = self._run
+        run = self._common
         return set(run.attendance.here(run.calls.transport.owners)) <= set(self._ids)
 
     def _check_finite(self, owner: str, step: str, reply: Message) -> None:
         """Refuse NaN, unless robust aggregation leaves it out and names its sender: then the run can go on."""
-        run = self._run
+        run = self._common
         try:
             check_finite(reply)
         except IntegrityError as error:
@@ -287,7 +241,7 @@ class OwnersCohort(Generic[S]):
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; an absent owner keeps the scores it last told."""
-        run = self._run
+        run = self._common
         while True:
             here = run.attendance.here(self._ids)
             try:
@@ -304,7 +258,7 @@ class OwnersCohort(Generic[S]):
 
     def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
         """Owners keep their own complete models; the coordinator gets none. They are told with the next call."""
-        run = self._run
+        run = self._common
         for owner in ids:
             if owner not in run.attendance.absent or run.attendance.never_called(owner):
                 run.calls.owed[owner] = [self._request("retain", run.method.evaluate.__name__, deployed, owner)]
@@ -312,7 +266,7 @@ class OwnersCohort(Generic[S]):
 
     def finish(self, deployed: Message | None) -> None:
         """Everybody gets the reported model and makes its predictions: `deployed`, or what it has retained."""
-        run = self._run
+        run = self._common
         run.attendance.welcome(run.asked, run.terms)  # a coordinator that was killed here has not called anybody yet
         here = run.attendance.here(self._ids)
         header: dict[str, Json] = {"verb": "finish", "number": run.asked}
@@ -325,7 +279,7 @@ class OwnersCohort(Generic[S]):
 
     def close(self) -> None:
         """End the threads."""
-        self._run.calls.close()
+        self._common.calls.close()
 
 
 def _answering(owner: str, frame: Frame, number: int, reply: Message) -> Message:

@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from suture.api import RUN, Plan, read_outcome, read_plan
-from suture.core.storage import make_folder, write_json
+from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import DataError, StorageError, SutureError
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.cohort import OwnersCohort
@@ -26,28 +23,40 @@ from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
 from suture.federation.wire.status import PROGRESS, STATUS, State, Status
 from suture.federation.wire.terms import Terms, terms_of
-from suture.federation.wire.transport import Audit, Transport
 from suture.method import Method, Task
+from suture.methods import DOOR, Methods, door_with
+from suture.plugins import absolute
 from suture.privacy.ledger import RunLedger
-from suture.runs.folder import RunFolder
-from suture.runs.runner import Interrupted, Outcome, Runner, Tick, robust_for
+from suture.runs.execute import robust_for
+from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_plan
+from suture.runs.loop import Interrupted, Runner
+from suture.runs.outcome import Outcome, Tick
+from suture.runs.plan import Plan
+from suture.seam import Audit, Transport
 from suture.settings import Protocol
 
+SETTINGS = "coordinator.json"
 
-def open_folder(order: Order, path: Path) -> tuple[RunFolder, Plan]:
+
+def let_in(plugins: Sequence[str], home: Path) -> None:
+    """Check methods of the coordinator's own, such as `fedgta.py:FedGTA`, and write down where they are."""
+    door_with(plugins)
+    write_json(make_folder(home) / SETTINGS, {"plugins": [absolute(one, "method") for one in plugins]})
+
+
+def door_at(home: Path) -> Methods:
+    """Installed methods, and those that `let_in` wrote down."""
+    kept = read_json(home / SETTINGS, "coordinator's settings") if (home / SETTINGS).exists() else {}
+    plugins = kept.get("plugins", [])
+    return door_with(map(str, plugins if isinstance(plugins, list) else []))
+
+
+def open_folder(order: Order, path: Path, door: Methods) -> tuple[RunFolder, Plan]:
     """The run's folder, new or begun, and the plan in it."""
-    asked = {
-        "dataset": order.dataset,
-        "methods": [order.method],
-        "seeds": [order.seed],
-        "own_module": False,
-        "threads": torch.get_num_threads(),
-        "chunk": 1,
-    }
-    if (path / RUN).exists():
-        folder = RunFolder(path, every_round=True)
-    else:
-        folder = RunFolder.create(path, asked, order.config, None, every_round=True)
+    source, is_new = door.source(order.method, door.by_name(order.method)), not is_begun(path)
+    asked = Asked.by_federation(order.dataset, order.method, order.seed, [source] if source else [])
+    folder = RunFolder.open(path, asked, order.config, None, every_round=True)
+    if is_new:
         write_json(path / ORDER, order.as_json())
     return folder, read_plan(path)
 
@@ -61,6 +70,8 @@ class Coordinator:
     transport: Transport
     audit: Audit
     stop: Callable[[], bool] = lambda: False
+    door: Callable[[], Methods] = lambda: DOOR
+    """The methods it has; looked for when they are needed, so that one that is gone is the run's failure, not the job's."""
 
     def __post_init__(self) -> None:
         self.tick: Tick | None = None
@@ -95,7 +106,7 @@ class Coordinator:
         return outcome
 
     def _carry_on(self) -> Outcome:
-        folder, made = open_folder(self.order, self.path)
+        folder, made = open_folder(self.order, self.path, self.door())
         try:
             features, classes = self._described()
             terms = terms_of(made, features, classes, self.order.secure)
@@ -104,7 +115,7 @@ class Coordinator:
             folder.close()
 
     def _run(self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, terms: Terms) -> Outcome:
-        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
+        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link", metric=terms.metric)
         ledger, robust = RunLedger(folder.ledger), robust_for(method, self.order.secure)
         self.cohort = cohort = OwnersCohort.start(
             method,
@@ -124,7 +135,7 @@ class Coordinator:
         shared = runner.shared()
         cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
         outcome = runner.outcome(self.order.dataset, None)
-        folder.finish(outcome.as_json(), [shared] if shared is not None else [], method)
+        folder.finish(outcome, [shared] if shared is not None else [], method)
         for owner in outcome.suspects:
             self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")
         self.audit.note("run finished", run=self.order.run, method=method.name)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 SERVER = "server"
 """FLARE's name of the coordinator."""
+F = TypeVar("F", bound=Callable[..., Any])
+# FLARE's decorators are without types.
+main_of_a_job: Callable[[F], F] = collab.main
+before_any_call: Callable[[F], F] = collab.init
+published: Callable[[F], F] = collab.publish
 
 
 def _begin() -> None:
@@ -55,7 +62,7 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
         self.finished: dict[str, Json] = {}
         self.current: Coordinator | None = None
 
-    @collab.main  # type: ignore[untyped-decorator]
+    @main_of_a_job
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
         transport = FlareTransport(list(collab.clients))
@@ -66,12 +73,13 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
 
     def carry_out(self, transport: FlareTransport) -> None:
         """All orders; one that is refused does not keep the next from being carried out."""
-        from suture.federation.coordinator.coordinator import Coordinator
+        from suture.federation.coordinator.coordinator import Coordinator, door_at
 
         home = make_folder(kit_folder() / HOME)
         audit = AuditLog(home / AUDIT, COORDINATOR)
         for order in self.orders:
-            self.current = Coordinator(order, home / "runs" / order.run, transport, audit, self.stopping.is_set)
+            place, stop = home / "runs" / order.run, self.stopping.is_set
+            self.current = Coordinator(order, place, transport, audit, stop, partial(door_at, home))
             try:
                 self.current.carry_on()
             except SutureError:
@@ -106,17 +114,17 @@ class OwnerJob:
 
         self._owner_at = Owner.at
 
-    @collab.init  # type: ignore[untyped-decorator]
+    @before_any_call
     def begin(self) -> None:
         """Read the owner's graph and policy; FLARE calls this before any request."""
         self.desk = self._owner_at(kit_folder() / HOME).desk()
 
-    @collab.publish  # type: ignore[untyped-decorator]
+    @published
     def alive(self) -> bool:
         """Whether there is still a process here, be it busy."""
         return True
 
-    @collab.publish  # type: ignore[untyped-decorator]
+    @published
     def answer(self, request: bytes) -> bytes:
         """All that can be asked here, and by the coordinator only: owners never serve each other."""
         if collab.caller != SERVER:

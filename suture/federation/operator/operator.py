@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from suture.api import read_outcome
 from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import ConfigError, SutureError
 from suture.federation.flare.jobs import JOBS
@@ -23,7 +22,9 @@ from suture.federation.flare.session import Session, SessionError, wait_until
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.status import PROGRESS, STATUS, State, Status
-from suture.runs.runner import Interrupted, Outcome, Tick
+from suture.runs.folder import read_outcome
+from suture.runs.loop import Interrupted
+from suture.runs.outcome import Outcome, Tick
 
 JOB = "job.json"
 SECONDS_FOR_OWNERS = 600.0
@@ -150,7 +151,7 @@ def read_order(path: Path) -> tuple[Order, Path, str]:
     if not (path / ORDER).exists() or not (path / JOB).exists():
         raise ConfigError(f"{path} holds no run of a federation; give the folder that `suture federation run` made")
     order, about = read_json(path / ORDER, "order"), read_json(path / JOB, "job")
-    return Order.read(order), Path(str(about["kit"])), str(about["job"])  # type: ignore[arg-type]
+    return Order.read(order), Path(str(about["kit"])), str(about["job"])
 
 
 def new_run_name(method: str) -> str:

@@ -19,8 +19,8 @@ from suture.federation.owner.run import Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Reason, Refused
-from suture.federation.wire.transport import Audit
 from suture.privacy.disclosure import EVALUATION_STEP
+from suture.seam import Audit
 
 log = logging.getLogger(__name__)
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

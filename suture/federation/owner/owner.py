@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,8 @@ from suture.federation.wire.terms import read_terms
 from suture.graph.links import hide_links
 from suture.graph.shard import Shard, load_shard
 from suture.method import Task
+from suture.methods import DOOR, Methods, door_with
+from suture.plugins import absolute
 from suture.privacy.accountant import facts_of
 
 OWNER = "owner.json"
@@ -33,23 +36,30 @@ class Owner:
     data: Path
     policy: Policy
     home: Path
+    door: Methods = DOOR
+    """The methods it has: installed ones, and those its own start command let in."""
 
     @staticmethod
     def at(home: Path) -> Owner:
         """As `set_up` wrote it down."""
         about = read_json(home / OWNER, "owner's settings")
-        name, data, policy = (about.get(key) for key in ("owner", "data", "policy"))
-        if not isinstance(name, str) or not isinstance(data, str) or not isinstance(policy, str | None):
+        name, data, policy, plugins = (about.get(key) for key in ("owner", "data", "policy", "plugins"))
+        known = isinstance(name, str) and isinstance(data, str) and isinstance(policy, str | None)
+        if not known or not isinstance(plugins, list):
             raise IntegrityError(f"{home / OWNER} is not complete; start the owner again with its --data")
-        return Owner(name, Path(data), load_policy(Path(policy)) if policy else Policy(), home)
+        door = door_with(map(str, plugins))
+        return Owner(str(name), Path(str(data)), load_policy(Path(str(policy)), door) if policy else Policy(), home, door)
 
     @staticmethod
-    def set_up(name: str, data: Path, policy: Path | None, home: Path) -> Owner:
-        """Check the owner's files and write down where they are; the files themselves are not copied."""
+    def set_up(name: str, data: Path, policy: Path | None, home: Path, plugins: Sequence[str] = ()) -> Owner:
+        """Check the owner's files and write down where they are; the files themselves are not copied.
+
+        `plugins` are methods of its own, such as `fedgta.py:FedGTA`. Nobody else can add to them.
+        """
         make_folder(home).chmod(0o700)
         load_shard(data)
         paths = {"data": str(data.resolve()), "policy": str(policy.resolve()) if policy else None}
-        write_json(home / OWNER, {"owner": name, **paths})
+        write_json(home / OWNER, {"owner": name, **paths, "plugins": [absolute(one, "method") for one in plugins]})
         return Owner.at(home)
 
     @cached_property
@@ -72,7 +82,7 @@ class Owner:
 
     def agree(self, run: str, content: dict[str, Json]) -> Agreement:
         """Accept or refuse the terms of a run."""
-        terms, method = read_terms(content)
+        terms, method = read_terms(content, self.door)
         if terms.features != self.shard.features:
             raise Refused(
                 f"the terms speak of {terms.features} features, this owner's nodes have {self.shard.features}", Code.TERMS
@@ -94,7 +104,7 @@ class Owner:
         noisy = {used.step: terms.rounds for used in noisy_steps(method)}
         # The run's seed is public. Noise that everybody could draw again would hide nothing.
         salt = self._secret() if noisy else ""
-        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link")
+        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link", metric=terms.metric)
         return Agreement(method, graph, task, self.policy.permit, terms.secure, salt, noisy)
 
     def _secret(self) -> str:

@@ -28,7 +28,7 @@ from suture.errors import ConfigError
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms
 from suture.method import Method
-from suture.methods import method_class
+from suture.methods import DOOR, Methods
 from suture.privacy.accountant import TELLING, ClientFacts, dp_sgd_epsilon, history_of
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.mechanisms import NoisyGradients
@@ -145,7 +145,7 @@ class Policy:
             )
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path, door: Methods = DOOR) -> Policy:
     """Read an owner's policy file; a mistake in it is said, not ignored."""
     with disk_errors("read", path):
         text = path.read_bytes()
@@ -158,5 +158,5 @@ def load_policy(path: Path) -> Policy:
     if hint is not None:
         policy = Policy(**{**vars(policy), "privacy": strict(Budget, hint, "policy.privacy")})
     for name in policy.methods or ():
-        method_class(name)
+        door.by_name(name)
     return policy

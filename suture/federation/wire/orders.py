@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from suture.api import FEDERATION, Plan
-from suture.config.resolve import to_toml
 from suture.config.strict import strict
+from suture.config.toml import parsed_table
 from suture.core.storage import Json
 from suture.errors import ConfigError
-from suture.runs.runner import robust_for
+from suture.plugins import refuse_spelled
+from suture.runs.execute import robust_for
+from suture.runs.plan import FEDERATION, Plan
 from suture.settings import Count, Positive
 
 ORDER = "order.json"
@@ -50,12 +52,15 @@ class Order:
     secure: bool = False
     """Secure aggregation: the coordinator learns sums of updates only."""
 
+    def __post_init__(self) -> None:
+        refuse_spelled({"method": self.method, "dataset": self.dataset, **parsed_table(self.config)})
+
     def as_json(self) -> dict[str, Json]:
         """For the job and the run folder."""
         return asdict(self)
 
     @staticmethod
-    def read(content: dict[str, Json]) -> Order:
+    def read(content: Mapping[str, object]) -> Order:
         """Check an order that came as JSON."""
         return strict(Order, content, "order")
 
@@ -66,4 +71,4 @@ def order_of(made: Plan, run: str, faults: FaultSettings, secure: bool = False) 
     if method.sees_uncut_graph:
         raise ConfigError(f"{method.name} trains on the uncut graph, which no owner has; choose another method")
     robust_for(method, secure)
-    return Order(run, method.name, made.seeds[0], to_toml(made.resolved), made.dataset, faults, secure)
+    return Order(run, method.name, made.seeds[0], made.config(), made.dataset, faults, secure)

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from suture.core.message import DTYPES, Message
+from suture.core.message import Message
+from suture.core.packing import DTYPES
 from suture.core.storage import Json
 from suture.errors import IntegrityError
 from suture.federation.wire.checks import MessageShape, shape_of

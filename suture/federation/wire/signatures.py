@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from suture.core.message import Message, kind_of
+from suture.core.message import Message
+from suture.core.packing import kind_of
 from suture.errors import IntegrityError
 from suture.method import Method
 

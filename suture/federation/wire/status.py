@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from suture.core.storage import Json
 from suture.errors import IntegrityError
 from suture.federation.wire.reasons import Reason
+from suture.runs.outcome import Tick
 
 STATUS = "status.json"
-PROGRESS = ("phase", "done", "total", "loss", "validation", "seconds")
-"""What a status tells of the last finished round, under the names of `suture.runs.runner.Tick`."""
+PROGRESS = tuple(field.name for field in fields(Tick))
+"""What a status tells of the last finished round."""
 
 
 class State(StrEnum):
@@ -41,9 +43,9 @@ class Status:
     phase: str = ""
     done: int = 0
     total: int = 0
-    loss: float | None = None
-    validation: float | None = None
     seconds: float = 0.0
+    line: Mapping[str, Any] = field(default_factory=dict)
+    last_validation: float | None = None
     absent: Mapping[str, Reason] = field(default_factory=dict)
     """Owners that are lost at the moment."""
     reason: Reason | None = None

@@ -45,9 +45,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.kernels import pointers
@@ -121,8 +122,8 @@ class FedGgr(Method[GraphServer, Embedded]):
     """F_l, width of local embeddings; 0: one for each class, and the classifier starts as the sum of local and global."""
     global_width: Whole = 0
     """F_g, width of global embeddings; 0: one for each class."""
-    code_width: Count = 256
-    """p, numbers a node's features are compressed to."""
+    code_width: Annotated[int, Field(ge=2)] = 256
+    """p, numbers a node's features are compressed to; one alone has no direction, by which codes are compared."""
     encoder: Literal["linear", "relu"] = "linear"
     """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
     alignment: Literal["averaged", "shared", "none"] = "averaged"
