@@ -81,12 +81,17 @@ def _drawn_clients(data: Data, settings: PartitionSettings, seed: int) -> list[N
         raise PartitionError(f"partition.clients must be at least 1, got {settings.clients}")
     if settings.kind != "metis-overlap":
         _check_enough_nodes(data, settings.clients, settings.clients)
-    groups = draw(data, settings, stream(seed, f"partition/{settings.kind}"))
-    return list(groups) if settings.kind in DOOR.shipped else _checked(groups, int(data.num_nodes), settings.kind)
+    rng = stream(seed, f"partition/{settings.kind}")
+    return list(draw(data, settings, rng)) if settings.kind in DOOR.shipped else _foreign(draw, data, settings, rng)
 
 
-def _checked(groups: Sequence[Nodes], nodes: int, kind: str) -> list[Nodes]:
+def _foreign(draw: Draw, data: Data, settings: PartitionSettings, rng: Generator) -> list[Nodes]:
     """The groups of somebody else's partition, sorted, if each holds nodes of the graph."""
+    kind, nodes = settings.kind, int(data.num_nodes)
+    try:
+        groups = draw(data, settings, rng)
+    except Exception as error:
+        raise PartitionError(f"the partition {kind} fails ({type(error).__name__}: {error}); repair its function") from error
     try:
         found = [np.unique(np.asarray(group, dtype=np.int64)) for group in groups]
     except (TypeError, ValueError) as error:
