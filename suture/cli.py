@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from suture.commands import importing
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.stopping import Halt, halting
@@ -502,6 +503,9 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
     if not examine(data_root):
         raise typer.Exit(1)
+
+
+importing.register(app, data_app, _command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

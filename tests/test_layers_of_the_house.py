@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "suture"
 FLOORS: list[set[str]] = [
     {"errors", "settings", "core"},
     {"graph", "config", "engines.robust"},
-    {"nn", "privacy.mechanisms"},
+    {"nn", "privacy.mechanisms", "tables"},
     {"training", "method"},
     {"methods", "engines", "privacy", "runs.evaluation", "runs.checkpoint"},
     {"runs"},
