@@ -256,8 +256,7 @@ def _tables(nodes: str, edges: str | None, features: str | None, owner: str | No
         if owner is not None:
             raise ConfigError("{owner} in --nodes names the owners; leave --owner-name away")
         return find_owners(nodes, edges, features)
-    paths = [None if text is None else Path(text) for text in (edges, features)]
-    return [Tables(Path(nodes), *paths, owner)]
+    return [Tables(Path(nodes), None if edges is None else Path(edges), None if features is None else Path(features), owner)]
 
 
 def _schema(path: Path) -> Schema:

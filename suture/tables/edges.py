@@ -76,7 +76,7 @@ def read_edges(table: Table, ids: pl.Series, roles: Roles, directed: bool, summa
             np.zeros((2, 0), dtype=np.int64), np.zeros(0, np.float32) if weighted else None, Boundary.none(weighted)
         )
     _note_weights(pl.concat(inner), table, weighted, summary)
-    edges = _inner_edges(pl.concat(inner), len(ids), directed, lost, summary, table.name)
+    edges = _inner_edges(pl.concat(inner), len(ids), directed, lost)
     boundary = _boundary_edges(pl.concat(outer), lost, weighted)
     summary.account("edges", table.name, table.rows + table.empty, lost)
     if boundary.node.size:
@@ -122,7 +122,7 @@ def _note_weights(inner: pl.DataFrame, table: Table, weighted: bool, summary: Su
 
 
 def _inner_edges(
-    inner: pl.DataFrame, nodes: int, directed: bool, lost: Counter[str], summary: Summary, name: str
+    inner: pl.DataFrame, nodes: int, directed: bool, lost: Counter[str]
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Without loops and repetitions; counts what went."""
     source, target = inner["s"].to_numpy(), inner["t"].to_numpy()
@@ -131,25 +131,34 @@ def _inner_edges(
     lost["self loops"] += int(loop.sum())
     if loop.any():
         source, target, weight = source[~loop], target[~loop], None if weight is None else weight[~loop]
-    read = source.size
-    key, weight = _summed(source * np.int64(max(nodes, 1)) + target, weight)
-    same = "repeated, their weights added" if weight is not None else "repeated"
-    lost[same] += read - key.size
+    flipped = (source > target) & (not directed)
+    low, high = np.where(flipped, target, source), np.where(flipped, source, target)
+    # One number for each edge: both directions of an undirected one are neighbours in the order of these numbers.
+    key, weight = _summed((low * np.int64(max(nodes, 1)) + high) * 2 + flipped, weight)
+    lost["repeated" if weight is None else "repeated, their weights added"] += source.size - key.size
+    pair = key >> 1
+    if not directed:
+        pair, weight = _undirected(pair, weight, lost)
+    ends = np.stack(np.divmod(pair, max(nodes, 1)))
     if directed:
-        return np.stack(np.divmod(key, max(nodes, 1))), None if weight is None else weight.astype(np.float32)
-    source, target = np.divmod(key, max(nodes, 1))
-    back = target * np.int64(max(nodes, 1)) + source
-    place = np.minimum(np.searchsorted(key, back), max(key.size - 1, 0))
-    both = (key[place] == back) if key.size else np.zeros(0, dtype=bool)
-    twice = int(both.sum()) // 2
-    if twice:
-        mirrored = weight is None or bool(np.array_equal(weight[both], weight[place[both]]))
-        lost["given in both directions" if mirrored else "given in both directions, their weights added"] += twice
-        if mirrored:
-            key, back = key[~both | (source < target)], back[~both | (source < target)]
-            weight = None if weight is None else weight[~both | (source < target)]
-    key, weight = _summed(np.concatenate([key, back]), None if weight is None else np.concatenate([weight, weight]))
-    return np.stack(np.divmod(key, max(nodes, 1))), None if weight is None else weight.astype(np.float32)
+        return ends, None if weight is None else weight.astype(np.float32)
+    order = np.lexsort((np.concatenate([ends[1], ends[0]]), np.concatenate([ends[0], ends[1]])))
+    both = np.stack([np.concatenate([ends[0], ends[1]])[order], np.concatenate([ends[1], ends[0]])[order]])
+    return both, None if weight is None else np.concatenate([weight, weight])[order].astype(np.float32)
+
+
+def _undirected(pair: np.ndarray, weight: np.ndarray | None, lost: Counter[str]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Edges that are given from both ends count once: with their weight if it is always the same, else with the sum."""
+    second = np.flatnonzero(pair[1:] == pair[:-1]) + 1
+    if not second.size:
+        return pair, weight
+    mirrored = weight is None or np.array_equal(weight[second], weight[second - 1])
+    lost["given in both directions" if mirrored else "given in both directions, their weights added"] += second.size
+    if weight is not None:
+        if not mirrored:
+            weight[second - 1] += weight[second]
+        weight = np.delete(weight, second)
+    return np.delete(pair, second), weight
 
 
 def _summed(key: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:

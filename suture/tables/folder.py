@@ -190,7 +190,7 @@ def write_folder(
         _write_arrays(folder, whole)
         _write_tables(folder, whole, schema)
         schema.write(folder / SCHEMA)
-        owners = [] if whole.owner is None else whole.owner.unique(maintain_order=True).to_list()
+        owners = [] if whole.owner is None else sorted(whole.owner.unique().to_list())
         summary.facts = {**_facts(whole, schema, owners), **summary.facts}
         write_json(folder / SUMMARY, summary.to_json())
         (folder / TEXT).write_text(summary.text() + "\n", encoding="utf-8")

@@ -84,7 +84,7 @@ def apply_schema(tables: Tables | Sequence[Tables], schema: Schema, wishes: Wish
         schema, pieces = _pieces(tables, wishes or Wishes(), schema, scratch, Summary())
         _check_owners(pieces)
         whole = Piece.concat(pieces, scratch)
-        owners = [] if whole.owner is None else whole.owner.unique(maintain_order=True).to_list()
+        owners = [] if whole.owner is None else sorted(whole.owner.unique().to_list())
         return to_data(whole, schema, owners)
 
 

@@ -6,7 +6,7 @@ import glob
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -109,7 +109,7 @@ def prepare(tables: Tables, known: Roles, wishes: Wishes, scratch: Path, summary
     roles = wishes.roles.over(known)
     if tables.owner is not None:
         check_owner(tables.owner)
-    nodes = stage(tables.nodes, scratch, wishes.encoding, summary)
+    nodes = _staged(tables.nodes, tables.owner, wishes, scratch, summary)
     roles = _present(roles, wishes.roles, nodes, tables.owner, summary)
     if nodes.rows == 0:
         raise DataError(f"{nodes.name} has no rows; a graph needs at least one node")
@@ -118,18 +118,24 @@ def prepare(tables: Tables, known: Roles, wishes: Wishes, scratch: Path, summary
     frame = _distinct(frame, nodes, wishes.duplicates, lost)
     extra: tuple[str, ...] = ()
     if tables.features is not None:
-        features = stage(tables.features, scratch, wishes.encoding, summary)
+        features = _staged(tables.features, tables.owner, wishes, scratch, summary)
         frame, extra = _join_features(frame, features, nodes, roles, wishes.duplicates, summary)
     read = nodes.rows + nodes.empty
     kinds = nodes.types
     nodes = staged(nodes.name, frame, scratch / f"{len(list(scratch.iterdir()))}.parquet")
     summary.account("nodes", nodes.name, read, lost)
     _note_formulas(nodes, summary)
-    edges = None if tables.edges is None else stage(tables.edges, scratch, wishes.encoding, summary)
+    edges = None if tables.edges is None else _staged(tables.edges, tables.owner, wishes, scratch, summary)
     if edges is not None:
         roles = _ends(roles, edges, summary)
     plain = tuple(name for name in kinds if name not in roles.node_columns)
     return Prepared(nodes, edges, tables.owner, roles, (*plain, *extra))
+
+
+def _staged(source: Source, owner: str | None, wishes: Wishes, scratch: Path, summary: Summary) -> Table:
+    """A table under a name that says whose it is: several owners' files are often called alike."""
+    table = stage(source, scratch, wishes.encoding, summary)
+    return table if owner is None else replace(table, name=f"{table.name} of {owner}")
 
 
 def need(table: Table, columns: Sequence[str], option: str) -> None:

@@ -88,22 +88,25 @@ def profile(cells: pl.Series) -> Profile:
         return _profile_lists(cells)
     if kind.is_nested() or kind in (pl.Binary, pl.Object, pl.Time, pl.Duration):
         return Profile(len(cells), 0, 0, 0, 0, 0, 0, 0, None, 0.0, False, None, nested=True)
-    missing = values.is_missing(cells)
     numbers = values.try_numbers(cells) if not kind.is_temporal() else pl.Series([None] * len(cells), dtype=pl.Float64)
+    if numbers.null_count() == cells.null_count():
+        missing = empty = cells.null_count()
+        dates = 0
+    else:
+        missing, empty = int(values.is_missing(cells).sum()), int(values.is_empty(cells).sum())
+        dates = int(values.try_days(cells).is_not_null().sum())
     text = values.plain(cells.cast(pl.String))
     known = text.filter(~values.is_empty(text))
     distinct = int(known.n_unique())
-    counts = None
-    if distinct <= MOST_COUNTED:
-        counts = Counter(dict(known.value_counts().iter_rows()))
+    counts = Counter(dict(known.value_counts().iter_rows())) if distinct <= MOST_COUNTED else None
     return Profile(
         cells=len(cells),
-        missing=int(missing.sum()),
-        empty=int(values.is_empty(cells).sum()),
+        missing=missing,
+        empty=empty,
         numbers=len(numbers) - numbers.null_count(),
         whole=int((numbers == numbers.round()).sum()),
-        truths=int((values.try_truths(cells).is_not_null() & ~missing).sum()),
-        dates=int(values.try_days(cells).is_not_null().sum()),
+        truths=sum(count for name, count in (counts or {}).items() if name.lower() in values.TRUE + values.FALSE),
+        dates=dates,
         distinct=distinct,
         counts=counts,
         mean_words=float(known.head(10_000).str.count_matches(r"\S+").mean() or 0.0),  # type: ignore[arg-type]

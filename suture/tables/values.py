@@ -36,8 +36,10 @@ def is_empty(series: pl.Series) -> pl.Series:
 
 def try_numbers(series: pl.Series) -> pl.Series:
     """Float64, null where the cell is missing or no number."""
-    numbers = plain(series).cast(pl.Float64, strict=False)
-    return numbers.set(is_missing(series) | numbers.is_nan(), None)
+    numbers = series.cast(pl.Float64, strict=False)
+    if numbers.null_count() > series.null_count():
+        numbers = plain(series).cast(pl.Float64, strict=False)
+    return numbers.fill_nan(None)
 
 
 def try_truths(series: pl.Series) -> pl.Series:
