@@ -1,6 +1,6 @@
 """Time and memory of `suture import` on a generated CSV graph; by default a million nodes and ten million edges.
 
-    python benchmarks/import_tables.py --nodes 1000000 --edges 10000000 --features 64
+python benchmarks/import_tables.py --nodes 1000000 --edges 10000000 --features 64
 """
 
 from __future__ import annotations

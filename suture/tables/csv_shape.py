@@ -157,7 +157,7 @@ def _fields(text: str, delimiter: str) -> list[str]:
 def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tuple[int, int]:
     """Records and blank lines below the header; refuses the first record that has not `width` fields."""
     records = blank = carried_fields = carried_bytes = 0
-    quoted = False
+    quoted = returned = False
     with _open(plain) as file:
         file.seek(skip)
         for chunk in _chunks(file, plain):
@@ -174,8 +174,9 @@ def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tu
             lengths -= (lengths > 0) & (block[ends - 1] == ord("\r"))
             if ends.size:
                 fields[0] += carried_fields
-                lengths[0] += carried_bytes
+                lengths[0] += carried_bytes - (returned and ends[0] == 0)
                 carried_fields = carried_bytes = 0
+            returned = _refuse_lone_returns(path, block, outside, returned)
             empty = lengths <= 0
             _refuse_ragged(path, (fields != width) & ~empty, fields, width, records)
             blank += int(empty.sum())
@@ -188,6 +189,16 @@ def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tu
         _refuse_ragged(path, np.array([carried_fields + 1 != width]), np.array([carried_fields + 1]), width, records)
         records += 1
     return records, blank
+
+
+def _refuse_lone_returns(path: Path, block: np.ndarray, outside: np.ndarray, before: bool) -> bool:
+    """Carriage returns that end no line: some readers would begin a row there, others not. True if the last byte is one."""
+    found = np.flatnonzero((block == ord("\r")) & outside)
+    last = bool(found.size) and int(found[-1]) == block.size - 1
+    lone = (block[found[: found.size - last] + 1] != ord("\n")).any()
+    if lone or (before and (not block.size or block[0] != ord("\n"))):
+        raise DataError(f"{path} has a carriage return inside a row; put that field in quotation marks, or remove it")
+    return last
 
 
 def _refuse_ragged(path: Path, wrong: np.ndarray, fields: np.ndarray, width: int, before: int) -> None:

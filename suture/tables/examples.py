@@ -115,7 +115,7 @@ def _contacts(out: Path, rng: np.random.Generator) -> list[str]:
         "ward": list(rng.choice(["surgery", "medicine", "geriatrics", "intensive"], nodes, p=[0.3, 0.4, 0.2, 0.1])),
         "vaccinated": [str(bool(value)).lower() for value in rng.random(nodes) < 0.6],
         "admitted": _days(rng.integers(0, 365, nodes)),
-        "note": [" ".join(words[row]) for row in rng.integers(0, words.size, (nodes, 5))],
+        "note": [" ".join(words[row].tolist()) for row in rng.integers(0, words.size, (nodes, 5))],
         "infected": list(np.where(rng.random(nodes) < 0.2, "", np.where(world.label, "yes", "no"))),
     }
     minutes = [str(value) for value in rng.integers(5, 240, world.edges.shape[1])]

@@ -143,17 +143,19 @@ def _stage_csv(source: Path, scratch: Path, target: Path, encoding: str | None, 
     shape = examine(source, scratch, encoding, summary)
     _check_names(source.name, shape.columns)
     with table_errors(str(source)):
+        # Names are given by position: the engine would look for them in the header with its own rules of quoting.
         frame = pl.scan_csv(
             shape.path,
             separator=shape.delimiter,
             schema=dict.fromkeys(shape.columns, pl.String()),
-            has_header=True,
+            has_header=False,
+            skip_rows=1,
             truncate_ragged_lines=False,
             glob=False,
         )
-        every = pl.all_horizontal(pl.all().is_null())
-        table = staged(source.name, frame.filter(~every), target)
-        empty = int(frame.select(every.sum()).collect(engine="streaming").item() or 0) if table.rows < shape.records else 0
+        nothing = pl.all_horizontal(pl.all().is_null())
+        table = staged(source.name, frame.filter(~nothing) if shape.blank else frame, target)
+        empty = int(frame.select(nothing.sum()).collect(engine="streaming").item() or 0) if shape.blank else 0
     if table.rows + empty != shape.records:
         raise DataError(
             f"{source} has {shape.records:,} rows, but {table.rows + empty:,} could be read; "
