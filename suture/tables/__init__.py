@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from suture.tables.convert import from_any
     from suture.tables.folder import GraphFolder
     from suture.tables.importing import Tables, Wishes, apply_schema, check_schema, import_tables, make_schema
-    from suture.tables.schema import Schema, read_schema
+    from suture.tables.schema import Roles, Schema, read_schema
 
 _HOMES = {
     "from_any": "convert",
@@ -28,12 +28,14 @@ _HOMES = {
     "check_schema": "importing",
     "import_tables": "importing",
     "make_schema": "importing",
+    "Roles": "schema",
     "Schema": "schema",
     "read_schema": "schema",
 }
 
 __all__ = [
     "GraphFolder",
+    "Roles",
     "Schema",
     "Tables",
     "Wishes",

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def _plain(path: Path, scratch: Path, encoding: str | None, summary: Summary) ->
 
 def _open(path: Path) -> IO[bytes]:
     with disk_errors("read", path):
-        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+        return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def _read(file: IO[bytes], size: int, path: Path) -> bytes:

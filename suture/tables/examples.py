@@ -118,7 +118,7 @@ def _contacts(out: Path, rng: np.random.Generator) -> list[str]:
         "note": [" ".join(words[row].tolist()) for row in rng.integers(0, words.size, (nodes, 5))],
         "infected": list(np.where(rng.random(nodes) < 0.2, "", np.where(world.label, "yes", "no"))),
     }
-    minutes = [str(value) for value in rng.integers(5, 240, world.edges.shape[1])]
+    minutes = [str(value) for value in rng.integers(5, 240, (world.edges.shape[1],))]
     for number, hospital in enumerate(HOSPITALS):
         _write(out / hospital / "patients.csv", columns, np.flatnonzero(world.owner == number))
         if hospital != GRAPHLESS:

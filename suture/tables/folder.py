@@ -69,9 +69,10 @@ class GraphFolder:
                 f"{path} is not a graph folder (it has no {ABOUT}); make one with: suture import {path} --nodes FILE"
             )
         about = read_json(path / ABOUT, "graph folder's")
-        if about.get("format") != FORMAT or not isinstance(about.get("files"), dict):
+        files = about.get("files")
+        if about.get("format") != FORMAT or not isinstance(files, dict):
             raise DataError(f"{path} has the format {about.get('format')!r}, this version reads {FORMAT!r}; import it again")
-        for name, expected in about["files"].items() if check else ():  # type: ignore[attr-defined]
+        for name, expected in files.items() if check else ():
             if not (path / name).is_file() or sha256_of_file(path / name) != expected:
                 raise IntegrityError(
                     f"{path / name} is missing or was changed since it was written; import the tables again"

@@ -97,7 +97,7 @@ def profile(cells: pl.Series) -> Profile:
         dates = int(values.try_days(cells).is_not_null().sum())
     text = values.plain(cells.cast(pl.String))
     known = text.filter(~values.is_empty(text))
-    distinct = int(known.n_unique())
+    distinct, sample = int(known.n_unique()), known.head(10_000)
     counts = Counter(dict(known.value_counts().iter_rows())) if distinct <= MOST_COUNTED else None
     return Profile(
         cells=len(cells),
@@ -109,7 +109,7 @@ def profile(cells: pl.Series) -> Profile:
         dates=dates,
         distinct=distinct,
         counts=counts,
-        mean_words=float(known.head(10_000).str.count_matches(r"\S+").mean() or 0.0),  # type: ignore[arg-type]
+        mean_words=int(sample.str.count_matches(r"\S+").sum()) / max(len(sample), 1),
         lists=False,
         largest_token=None,
     )
@@ -119,8 +119,8 @@ def _profile_lists(cells: pl.Series) -> Profile:
     tokens = cells.filter(cells.list.len() > 0).explode().drop_nulls()
     largest: int | None = None
     if tokens.dtype.is_integer() or not len(tokens):
-        smallest, most = int(tokens.min() or 0), int(tokens.max() or 0)  # type: ignore[arg-type]
-        largest = most if smallest >= 0 else None
+        numbers = tokens.cast(pl.Int64).to_numpy()
+        largest = int(numbers.max(initial=0)) if numbers.min(initial=0) >= 0 else None
     absent = cells.null_count()
     return Profile(len(cells), absent, absent, 0, 0, 0, 0, 0, None, 0.0, True, largest)
 
