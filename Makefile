@@ -1,14 +1,15 @@
-# `make run` and `make test` set up everything they need in .venv first; Python 3.11 and a package registry are enough.
+# Every target sets up what it needs in .venv first; Python 3.11 and a package registry are enough.
 
 PYTHON := $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run test test-slow test-federation check bench clean
+.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -23,6 +24,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables]'
 	@touch $@
 
+$(DOCS_READY): $(READY)
+	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@touch $@
+
 run: $(READY)  ## compare the default methods on Cora with five clients
 	$(BIN)/suture compare --dataset cora --clients 5 $(DATA)
 
@@ -34,16 +39,26 @@ check: $(READY)  ## lint, format, types
 test: check  ## everything that takes less than minutes
 	$(BIN)/python -m pytest -m "not slow and not federation" -n 2
 
-test-slow: $(READY)  ## the tests that take minutes
+test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 test-federation: $(READY)  ## coordinator and owners as processes with mutual TLS, killed and refused
 	$(BIN)/python -m pytest -m federation tests/federation
+
+golden: $(READY)  ## compute the golden curves and compare them with their files, digit for digit
+	$(BIN)/python tests/golden/curves.py
+
+golden-rewrite: $(READY)  ## write them anew; say in the CHANGELOG which changed, and why
+	$(BIN)/python tests/golden/curves.py --rewrite
+
+docs: $(DOCS_READY)  ## the documents and a reference of the code as a site, in site/
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs/site . site
+	@echo "open site/index.html"
 
 bench: $(READY)  ## time a round and measure memory
 	$(BIN)/python benchmarks/round_time.py $(DATA)
 	$(BIN)/python benchmarks/memory.py $(DATA)
 
 clean:  ## remove what the above made, except runs/
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist site docs/reference *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

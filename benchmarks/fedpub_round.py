@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()  # for both methods, and before torch is imported
+prepare_process()  # for both methods, and before torch is imported
 
 import torch  # noqa: E402
 
@@ -27,7 +27,7 @@ from suture.graph import datasets  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
 from suture.methods.fedpub.method import FedPub  # noqa: E402
-from suture.runs.runner import Prepared, prepare, preprocess  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 
 ALLOWED = 2.5
 WARM_UP = 3

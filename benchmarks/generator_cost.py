@@ -21,16 +21,16 @@ RATIO, PEAK_GB = 3.0, 6.0
 
 def child(dataset: str, clients: int, name: str, times: int, root: Path | None) -> int:
     """Time one method on one data set and print its line."""
-    from suture.core.process import peak_bytes, settle
+    from suture.core.process import peak_bytes, prepare_process
 
-    settle()
+    prepare_process()
     import torch
 
     from suture.config.resolve import resolve
     from suture.engines.embedded import EmbeddedCohort
     from suture.graph import datasets
     from suture.methods import METHODS, own_fields
-    from suture.runs.runner import prepare, preprocess
+    from suture.runs.prepare import prepare, preprocess
 
     torch.set_num_threads(1)
     protocol_name = "feddep-louvain" if name == "feddep" else "fedsage-louvain"

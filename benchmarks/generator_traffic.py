@@ -26,7 +26,7 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.graph import datasets
 from suture.method import Method
 from suture.methods import METHODS, own_fields
-from suture.runs.runner import Prepared, prepare, preprocess
+from suture.runs.prepare import Prepared, prepare, preprocess
 
 ROWS: dict[str, tuple[str, dict[str, object]]] = {
     "fedsage_plus": ("fedsage_plus", {}),

@@ -37,9 +37,9 @@ CASES = {
 
 def child(name: str, root: Path | None) -> None:
     """Run one case in this process and print its figures as JSON."""
-    from suture.core.process import peak_bytes, settle
+    from suture.core.process import peak_bytes, prepare_process
 
-    settle()
+    prepare_process()
     import suture
 
     case = CASES[name]

@@ -34,7 +34,7 @@ from suture.graph.batch import GraphBatch
 from suture.method import Clients
 from suture.methods import METHODS, own_fields
 from suture.methods.fedsage_plus.method import FedSagePlus, Mending
-from suture.runs.runner import Prepared, prepare, preprocess
+from suture.runs.prepare import Prepared, prepare, preprocess
 
 COLUMNS = ("avg", "avg'", "rms", "rms'", "hurt", "hurt'", "node", "node'")
 

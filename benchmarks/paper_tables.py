@@ -17,9 +17,9 @@ import statistics
 import sys
 from pathlib import Path
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()
+prepare_process()
 
 import suture  # noqa: E402
 from suture.core.storage import write_json  # noqa: E402

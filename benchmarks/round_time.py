@@ -20,9 +20,9 @@ import statistics
 import time
 from pathlib import Path
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()  # for both sides, and before torch is imported
+prepare_process()  # for both sides, and before torch is imported
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -37,7 +37,7 @@ from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.methods.fedavg import FedAvg  # noqa: E402
 from suture.nn.export import state_for_pyg  # noqa: E402
-from suture.runs.runner import Prepared, prepare, preprocess  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 
 CLIENTS = 10
 WANTED = {"cora": 5, "citeseer": 5, "pubmed": 3, "computers": 4, "cs": 8}

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()  # before torch is imported
+prepare_process()  # before torch is imported
 
 import torch  # noqa: E402
 
@@ -23,9 +23,11 @@ from suture.core.streams import Streams  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.method import Method  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
-from suture.runs.runner import Prepared, Tick, execute, prepare, preprocess  # noqa: E402
+from suture.runs.execute import execute  # noqa: E402
+from suture.runs.outcome import Tick  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 from suture.settings import Protocol  # noqa: E402
-from suture.training.local import batches  # noqa: E402
+from suture.training.batches import batches  # noqa: E402
 
 
 def seconds_of_rounds(prepared: Prepared, method: Method[Any, Any], protocol: Protocol) -> list[float]:

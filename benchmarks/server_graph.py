@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from suture.core.process import peak_bytes, settle
+from suture.core.process import peak_bytes, prepare_process
 
-settle()
+prepare_process()
 
 import torch  # noqa: E402
 
@@ -31,8 +31,9 @@ from suture.core.streams import Streams  # noqa: E402
 from suture.engines.embedded import EmbeddedCohort  # noqa: E402
 from suture.graph import datasets  # noqa: E402
 from suture.methods.averaging import SERVER  # noqa: E402
-from suture.methods.fedggr.method import FedGgr, Up  # noqa: E402
-from suture.runs.runner import prepare, preprocess  # noqa: E402
+from suture.methods.fedggr.messages import Up  # noqa: E402
+from suture.methods.fedggr.method import FedGgr  # noqa: E402
+from suture.runs.prepare import prepare, preprocess  # noqa: E402
 
 BOUND_GB, BOUND_NODES = 2.0, 20_000
 

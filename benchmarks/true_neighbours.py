@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-settle()
+prepare_process()
 
 import torch  # noqa: E402
 
@@ -28,8 +28,9 @@ from suture.graph.batch import GraphBatch  # noqa: E402
 from suture.graph.matching import dense_rows  # noqa: E402
 from suture.methods import METHODS, own_fields  # noqa: E402
 from suture.methods.fedsage import FedSage  # noqa: E402
-from suture.methods.fedsage_plus.mend import Patch, largest_entries, mended  # noqa: E402
-from suture.runs.runner import Prepared, execute, prepare, preprocess  # noqa: E402
+from suture.methods.fedsage_plus.patch import Patch, largest_entries, with_generated_nodes  # noqa: E402
+from suture.runs.execute import execute  # noqa: E402
+from suture.runs.prepare import Prepared, prepare, preprocess  # noqa: E402
 
 
 def with_true_neighbours(prepared: Prepared) -> GraphBatch:
@@ -47,7 +48,7 @@ def with_true_neighbours(prepared: Prepared) -> GraphBatch:
     entries = int(x.matrix.rowptr.diff().max()) if isinstance(x.matrix, SparseMatrix) else x.width
     column, value = largest_entries(dense_rows(x, neighbour), entries)
     source = (node - graph.segments.ptr[:-1][owner[node]]).int()
-    return mended(graph, Patch(graph.ids, *(Rows(part, segments.ptr) for part in (source, column, value))))
+    return with_generated_nodes(graph, Patch(graph.ids, *(Rows(part, segments.ptr) for part in (source, column, value))))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Suture: subgraph federated learning. One graph cut across several owners, trained together, nothing shown."""
+"""Suture: subgraph federated learning. One graph cut across several owners; every piece stays there."""
 
 from __future__ import annotations
 

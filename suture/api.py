@@ -6,45 +6,32 @@
     model = result.model()             # a torch_geometric module
     result.data.prediction             # one class per node
 
-The command line is a thin layer over these functions.
+The command line is a thin layer over these functions. `run` and `compare` make a plan and carry it out; whoever has a plan
+already, as the commands do, calls `run_plan`, `compare_plan` or `resume_plan`.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
 from torch_geometric.data import Data
 
-from suture.config.resolve import Resolved, resolve, strict, to_toml
-from suture.core.message import Model
-from suture.core.storage import make_folder, read_json, write_atomically, write_json
-from suture.errors import ConfigError, DataError, IntegrityError
-from suture.graph import datasets
-from suture.graph.cut import Cut, load_manifest, save_manifest
+from suture.errors import ConfigError, DataError
 from suture.method import Method
-from suture.methods import METHODS, method_class, own_fields
-from suture.nn.export import to_module, to_pyg
+from suture.methods import AnyMethod
 from suture.nn.module import ModuleFactory
-from suture.runs.folder import RunFolder, read_result
-from suture.runs.runner import Finished, Outcome, Prepared, Tick, cut_graph, execute, prepare, preprocess
-from suture.settings import Protocol
-
-DEFAULT_PROTOCOL = "fedpub-disjoint"
-DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
-IN_MEMORY = "in-memory"
-FEDERATION = "federation"
-"""In place of a dataset's name: the graph is in pieces, and its owners have them."""
-COMPARISON = "compare.json"
-RUN = "run.json"
-ASKED = {"dataset": str, "methods": list, "seeds": list, "own_module": bool, "threads": int, "chunk": int}
-"""What both of these files hold."""
+from suture.runs import folder as folders
+from suture.runs.comparison import Comparison as Comparison
+from suture.runs.execute import check_engine, execute
+from suture.runs.folder import EMBEDDED, Asked, RunFolder
+from suture.runs.outcome import Line, Outcome, Tick
+from suture.runs.plan import DEFAULT_METHODS, DEFAULT_PROTOCOL, IN_MEMORY, plan
+from suture.runs.plan import Plan as Plan
+from suture.runs.prepare import Prepared, Source
+from suture.runs.result import Result as Result
 
 
 @dataclass(frozen=True)
@@ -61,176 +48,13 @@ class Options:
     """Called after every round with the method, the seed and the tick."""
     stop: Callable[[], bool] = lambda: False
     """Asked after every round; True saves and raises `Interrupted`."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    outcome: Outcome
-    finished: Finished
-    folder: Path | None
-
-    def model(self, client: str | None = None) -> nn.Module:
-        """A plain PyG module: the model all share, or that of one client (`result.client_ids`)."""
-        models = self._models(client)
-        task, method = self.finished.prepared.task, self.finished.method
-        name = client if client in models.ids else models.ids[0]
-        row = models.ids.index(name)
-        if task.module is not None:
-            return to_module(models.params, task.module, task.features, task.classes, row)
-        return to_pyg(models.params, method.model, task.features, task.classes, row)
-
-    def _models(self, client: str | None) -> Model:
-        personal, shared = self.finished.personal, self.finished.shared
-        if client is not None and client not in self.client_ids:
-            raise ConfigError(f"unknown client {client!r}; clients are {', '.join(self.client_ids)}")
-        if client is not None and personal is not None:
-            return personal
-        if shared is None:
-            raise ConfigError(f"{self.outcome.method} has a model for each client; name one of {', '.join(self.client_ids)}")
-        return shared
-
-    @property
-    def client_ids(self) -> tuple[str, ...]:
-        """Names of the clients."""
-        return self.finished.prepared.clients.ids
-
-    @property
-    def data(self) -> Data:
-        """The (preprocessed) graph with `client` and `prediction` per node; -1 for nodes no client owns."""
-        prepared = self.finished.prepared
-        data = prepared.data.clone()
-        data.client = torch.full((int(data.num_nodes),), -1)
-        data.prediction = torch.full((int(data.num_nodes),), -1)
-        graph = prepared.clients
-        predicted = self.predictions()
-        # Where clients overlap, the first owner speaks: write in reverse so that it comes last.
-        members = prepared.cut.partition.members
-        for k in reversed(range(len(graph.ids))):
-            first, last = graph.segments.bounds[k], graph.segments.bounds[k + 1]
-            data.client[members[k]] = k
-            data.prediction[members[k]] = predicted[first:last]
-        return data
-
-    def predictions(self) -> torch.Tensor:
-        """The predicted class of every client's nodes on its own piece, flat, client after client."""
-        prepared, method = self.finished.prepared, self.finished.method
-        ids = prepared.clients.ids
-        models = self.finished.personal
-        if models is None:
-            shared = self._models(None)
-            expanded = {name: value.expand(len(ids), *value.shape[1:]) for name, value in shared.params.items()}
-            models = Model(ids, expanded)
-        with torch.no_grad():
-            return method.predict(prepared.pieces_for(method), models, prepared.task).argmax(1).cpu()
-
-
-@dataclass(frozen=True)
-class Row:
-    """Mean and sample deviation over seeds of one method."""
-
-    method: str
-    seeds: int
-    values: dict[str, tuple[float, float] | None]
-    least_private: Outcome | None = None
-    """The run with the weakest of the guarantees; None: there is none."""
-
-
-COLUMNS = (
-    "accuracy_client_mean",
-    "accuracy_weighted",
-    "accuracy_worst",
-    "accuracy_global",
-    "bytes_up",
-    "bytes_down",
-    "seconds",
-)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All runs of a comparison."""
-
-    outcomes: tuple[Outcome, ...]
-
-    def as_json(self) -> list[dict[str, object]]:
-        """One object per method and seed."""
-        return [outcome.as_json() for outcome in self.outcomes]
-
-    def rows(self) -> list[Row]:
-        """One row per method, in the order they were asked for."""
-        rows = []
-        for name in dict.fromkeys(outcome.method for outcome in self.outcomes):
-            runs = [outcome for outcome in self.outcomes if outcome.method == name]
-            promised = [run for run in runs if run.mechanism is not None]
-            weakest = max(promised, key=lambda run: (run.delta or 0.0, run.epsilon or math.inf), default=None)
-            rows.append(Row(name, len(runs), {column: _spread(runs, column) for column in COLUMNS}, weakest))
-        return rows
-
-
-def _spread(runs: Sequence[Outcome], column: str) -> tuple[float, float] | None:
-    values = [getattr(run, column) for run in runs]
-    if any(value is None for value in values):
-        return None
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A comparison that has been checked but not started: what `--dry-run` shows."""
-
-    dataset: str
-    protocol: Protocol
-    resolved: Resolved
-    methods: tuple[Method[Any, Any], ...]
-    seeds: tuple[int, ...]
-
-
-def plan(
-    dataset: str,
-    methods: Sequence[str] = DEFAULT_METHODS,
-    *,
-    protocol: str | Path = DEFAULT_PROTOCOL,
-    clients: int | None = None,
-    seeds: Sequence[int] | None = None,
-    overrides: Sequence[str] = (),
-    config: Path | None = None,
-) -> Plan:
-    """Resolve and check every name and value, without touching data or disk."""
-    if dataset not in (IN_MEMORY, FEDERATION):
-        datasets.about(dataset)
-    classes = [method_class(name) for name in methods]
-    fields = {name: own_fields(kind) for name, kind in METHODS.items()}
-    resolved = resolve(protocol, dataset, overrides, config_file=config, clients=clients, method_fields=fields)
-    settings = resolved.protocol
-    built = tuple(_build(kind, resolved) for kind in classes)
-    chosen = tuple(seeds) if seeds is not None else settings.seeds
-    _check_list("methods", methods)
-    _check_list("seeds", chosen)
-    settings = replace(settings, seeds=chosen)
-    return Plan(dataset, settings, replace(resolved, protocol=settings), built, chosen)
-
-
-def _check_list(what: str, given: Sequence[object]) -> None:
-    if not given or len(set(given)) < len(given):
-        raise ConfigError(f"{what} must be one or several, all different, got {', '.join(map(str, given)) or 'none'}")
-
-
-def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
-    values = strict_values(kind, resolved.methods.get(kind.name, {}))
-    return kind(model=resolved.model_of(kind.name), training=resolved.protocol.training, **values)
-
-
-def strict_values(kind: type[Method[Any, Any]], values: dict[str, object]) -> dict[str, Any]:
-    """Check a method's own hyper-parameters against its field types."""
-    checked = strict(kind, values, kind.name)
-    return {name: getattr(checked, name) for name in values}
+    engine: str = EMBEDDED
+    """embedded; or debug: slow, one client at a time, and an error says client, step, phase and round."""
 
 
 def run(
     data: Data | str,
-    method: str = "fedavg",
+    method: str | AnyMethod = "fedavg",
     *,
     protocol: str | Path = DEFAULT_PROTOCOL,
     clients: int | None = None,
@@ -244,21 +68,18 @@ def run(
 ) -> Result:
     """Run one method once (`seed` None: the protocol's first).
 
-    `data` is a dataset's name or a PyG graph; `model`, if given, builds your own module from (features, classes).
+    `data` is a dataset's name or a PyG graph; `method` a name, a file and a class in it (`mine.py:Mine`), or a class;
+    `model`, if given, builds your own module from (features, classes).
     """
-    options = options or Options()
+    name, graph = _named(data)
     seeds = None if seed is None else [seed]
-    made = plan(_name(data), [method], protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
-    made = replace(made, seeds=made.seeds[:1])
-    source = _Source(made, data, manifest, model, options)
-    prepared = source.prepared(made.seeds[0])
-    folder = _new_run(made, made.methods[0], prepared, out, options) if out is not None else None
-    return _execute(made, made.methods[0], prepared, folder, options)
+    made = plan(name, [method], protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
+    return run_plan(made, graph, manifest=manifest, out=out, model=model, options=options)
 
 
 def compare(
     data: Data | str,
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
     *,
     protocol: str | Path = DEFAULT_PROTOCOL,
     clients: int | None = None,
@@ -271,164 +92,161 @@ def compare(
     options: Options | None = None,
 ) -> Comparison:
     """Run several methods on the same cuts, once per seed. With a manifest every seed uses its one cut."""
-    options = options or Options()
-    made = plan(_name(data), methods, protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
-    source = _Source(made, data, manifest, model, options)
-    if out is not None:
-        _new_comparison(made, source, out)
-    return _compare(made, source, out, options)
+    name, graph = _named(data)
+    made = plan(name, methods, protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
+    return compare_plan(made, graph, manifest=manifest, out=out, model=model, options=options)
 
 
 def resume(
-    path: Path, data: Data | None = None, *, model: ModuleFactory | None = None, options: Options | None = None
+    path: Path,
+    data: Data | None = None,
+    *,
+    methods: Sequence[AnyMethod] = (),
+    model: ModuleFactory | None = None,
+    options: Options | None = None,
 ) -> Comparison:
     """Bring an interrupted run or comparison to its end; what is finished already is only read.
 
-    A graph or module that was given in memory must be given again.
+    A graph or module that was given in memory must be given again; so must a method's class that is in no file.
     """
-    options = options or Options()
-    single = not (path / COMPARISON).exists()
-    asked = read_asked(path)
-    made = read_plan(path)
-    # Checkpoints hold the clients' states chunk by chunk.
-    options = replace(options, chunk=asked["chunk"])
-    if asked["dataset"] == IN_MEMORY and data is None:
+    return resume_plan(folders.read_plan(path, methods), path, data, model=model, options=options)
+
+
+def run_plan(
+    made: Plan,
+    data: Data | None = None,
+    *,
+    manifest: Path | None = None,
+    out: Path | None = None,
+    model: ModuleFactory | None = None,
+    options: Options | None = None,
+) -> Result:
+    """Run the first method of a plan on its first seed; `data` only if the plan has no dataset's name."""
+    made, work = made.single(), _Work.of(model, options)
+    prepared = work.source(made, data, manifest).prepared(made.seeds[0])
+    folder = work.folder(made, made.methods[0], prepared, out, new=True) if out is not None else None
+    return work.execute(made, made.methods[0], prepared, folder)
+
+
+def compare_plan(
+    made: Plan,
+    data: Data | None = None,
+    *,
+    manifest: Path | None = None,
+    out: Path | None = None,
+    model: ModuleFactory | None = None,
+    options: Options | None = None,
+) -> Comparison:
+    """Run every method of a plan on every seed; `data` only if the plan has no dataset's name."""
+    work = _Work.of(model, options)
+    source = work.source(made, data, manifest)
+    if out is not None:
+        folders.begin_comparison(out, work.asked(made), made.config(), source.given)
+    return work.compare(made, source, out)
+
+
+def resume_plan(
+    made: Plan,
+    path: Path,
+    data: Data | None = None,
+    *,
+    model: ModuleFactory | None = None,
+    options: Options | None = None,
+) -> Comparison:
+    """Bring the run or comparison in `path`, whose plan this is, to its end."""
+    asked = folders.read_asked(path)
+    # Chunks of another size would round differently.
+    work = _Work.of(model, replace(options or Options(), chunk=asked.chunk))
+    if asked.dataset == IN_MEMORY and data is None:
         raise DataError(f"the graph of {path} was given in memory; call suture.resume(path, data) with the same graph")
-    if asked["own_module"] and model is None:
+    if asked.own_module and model is None:
         raise ConfigError(f"the model of {path} was your own module; call suture.resume(path, model=...) with it")
-    if single:
-        done = read_outcome(path)
+    if not folders.is_comparison(path):
+        done = folders.read_outcome(path)
         if done is not None:
-            return Comparison((done,))
-        source = _Source(made, data or made.dataset, path / "manifest.json", model, options)
-        folder = RunFolder(path)
-        return Comparison((_execute(made, made.methods[0], source.prepared(made.seeds[0]), folder, options).outcome,))
-    manifest = path / "manifest.json"
-    source = _Source(made, data or made.dataset, manifest if manifest.exists() else None, model, options)
-    return _compare(made, source, path, options)
+            return Comparison((done,), (folders.read_metrics(path),))
+        for source in asked.sources:
+            source.check_unchanged()
+        prepared = work.source(made, data, folders.manifest_of(path)).prepared(made.seeds[0])
+        result = work.execute(made, made.methods[0], prepared, RunFolder(path))
+        return Comparison((result.outcome,), (result.history,))
+    for source in asked.sources:
+        source.check_unchanged()
+    return work.compare(made, work.source(made, data, folders.manifest_of(path)), path)
 
 
-class _Source:
-    """The graph of a comparison and its cuts, all of them made (and so checked) before anything is trained or written."""
+@dataclass(frozen=True)
+class _Work:
+    """How a plan is carried out: the options, and the user's own module if there is one."""
 
-    def __init__(
-        self, made: Plan, data: Data | str, manifest: Path | None, module: ModuleFactory | None, options: Options
-    ) -> None:
-        self.made, self.module, self.options = made, module, options
-        loaded = datasets.load(data, options.data_root) if isinstance(data, str) else data
-        self.graph = preprocess(loaded, made.protocol.preprocess)
-        self.given = load_manifest(manifest, self.graph) if manifest is not None else None
-        self.cuts: dict[int, Cut] = {}
-        if self.given is None:
-            self.cuts = {seed: cut_graph(self.graph, made.dataset, made.protocol, seed) for seed in made.seeds}
+    module: ModuleFactory | None
+    options: Options
 
-    def prepared(self, seed: int) -> Prepared:
-        cut = self.given or self.cuts.get(seed)
-        made, device = self.made, self.options.device
-        return prepare(self.graph, made.dataset, made.protocol, seed, cut=cut, device=device, module=self.module)
+    @staticmethod
+    def of(module: ModuleFactory | None, options: Options | None) -> _Work:
+        work = _Work(module, options or Options())
+        check_engine(work.options.engine)
+        return work
 
+    def source(self, made: Plan, data: Data | None, manifest: Path | None) -> Source:
+        options = self.options
+        return Source(made, data, manifest=manifest, module=self.module, data_root=options.data_root, device=options.device)
 
-def _compare(made: Plan, source: _Source, out: Path | None, options: Options) -> Comparison:
-    outcomes: list[Outcome] = []
-    for seed in made.seeds:
-        prepared: Prepared | None = None
-        for method in made.methods:
-            path = out / f"{method.name}-seed{seed}" if out is not None else None
-            done = read_outcome(path) if path is not None else None
-            if done is None:
-                prepared = prepared or source.prepared(seed)
-                folder = _open_run(made, method, prepared, path, options) if path is not None else None
-                done = _execute(made, method, prepared, folder, options).outcome
-            outcomes.append(done)
-    order = [method.name for method in made.methods]
-    return Comparison(tuple(sorted(outcomes, key=lambda outcome: order.index(outcome.method))))
-
-
-def _execute(made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None, options: Options) -> Result:
-    seed = prepared.task.seed
-    try:
-        finished = execute(
-            prepared,
-            method,
-            made.protocol,
-            folder=folder,
-            chunk_size=options.chunk,
-            watch=lambda tick: options.watch(method.name, seed, tick),
-            stop=options.stop,
+    def asked(self, made: Plan) -> Asked:
+        own, options = self.module is not None, self.options
+        return Asked.now(
+            made.dataset,
+            made.names,
+            made.seeds,
+            own_module=own,
+            chunk=options.chunk,
+            engine=options.engine,
+            sources=made.sources,
         )
-    finally:
-        if folder is not None:
-            folder.close()
-    return Result(finished.outcome, finished, folder.path if folder is not None else None)
+
+    def folder(self, made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, *, new: bool) -> RunFolder:
+        """A new run, or one of a comparison, which may have been begun before that was interrupted."""
+        one = replace(made, methods=(method,), seeds=(prepared.task.seed,))
+        begin = RunFolder.create if new else RunFolder.open
+        return begin(path, self.asked(one), made.config(), prepared.cut)
+
+    def compare(self, made: Plan, source: Source, out: Path | None) -> Comparison:
+        """Every method on every seed; runs that `out` holds are read, or continued."""
+        found: dict[tuple[int, int], tuple[Outcome, list[Line]]] = {}
+        for seed in made.seeds:
+            prepared: Prepared | None = None
+            for place, method in enumerate(made.methods):
+                path = folders.place_of(out, method.name, seed) if out is not None else None
+                done = folders.read_outcome(path) if path is not None else None
+                if path is not None and done is not None:
+                    found[place, seed] = done, folders.read_metrics(path)
+                    continue
+                prepared = prepared or source.prepared(seed)
+                folder = self.folder(made, method, prepared, path, new=False) if path is not None else None
+                result = self.execute(made, method, prepared, folder)
+                found[place, seed] = result.outcome, result.history
+        runs = [found[place, seed] for place in range(len(made.methods)) for seed in made.seeds]
+        return Comparison(tuple(outcome for outcome, _ in runs), tuple(history for _, history in runs))
+
+    def execute(self, made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None) -> Result:
+        seed, options = prepared.task.seed, self.options
+        try:
+            finished = execute(
+                prepared,
+                method,
+                made.protocol,
+                folder=folder,
+                chunk_size=options.chunk,
+                engine=options.engine,
+                watch=lambda tick: options.watch(method.name, seed, tick),
+                stop=options.stop,
+            )
+        finally:
+            if folder is not None:
+                folder.close()
+        return Result(finished.outcome, finished, folder.path if folder is not None else None)
 
 
-def _asked(
-    made: Plan, methods: Sequence[str], seeds: Sequence[int], own_module: bool, options: Options
-) -> dict[str, object]:
-    return {
-        "dataset": made.dataset,
-        "methods": list(methods),
-        "seeds": list(seeds),
-        "own_module": own_module,
-        "threads": torch.get_num_threads(),
-        "chunk": options.chunk,
-    }
-
-
-def _new_comparison(made: Plan, source: _Source, out: Path) -> None:
-    _refuse_used(out)
-    make_folder(out)
-    write_atomically(out / "config.toml", to_toml(made.resolved).encode())
-    if source.given is not None:
-        save_manifest(source.given, out / "manifest.json")
-    names = [method.name for method in made.methods]
-    write_json(out / COMPARISON, _asked(made, names, made.seeds, source.module is not None, source.options))
-
-
-def _refuse_used(out: Path) -> None:
-    if any((out / name).exists() for name in (COMPARISON, RUN)):
-        raise ConfigError(f"{out} holds a run already; continue it with `suture resume {out}` or choose another folder")
-
-
-def _new_run(made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, options: Options) -> RunFolder:
-    _refuse_used(path)
-    asked = _asked(made, [method.name], [prepared.task.seed], prepared.task.module is not None, options)
-    return RunFolder.create(path, asked, to_toml(made.resolved), prepared.cut)
-
-
-def _open_run(made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, options: Options) -> RunFolder:
-    """A run of a comparison: begun before the comparison was interrupted, or new."""
-    return RunFolder(path) if (path / RUN).exists() else _new_run(made, method, prepared, path, options)
-
-
-def read_asked(path: Path) -> dict[str, Any]:
-    """What a run or comparison folder was asked to do."""
-    for name in (COMPARISON, RUN):
-        if (path / name).exists():
-            asked = read_json(path / name, "run description")
-            if any(not isinstance(asked.get(key), kind) for key, kind in ASKED.items()):
-                raise IntegrityError(f"{path / name} is not complete; it is damaged, start the run anew")
-            return asked
-    raise ConfigError(f"{path} holds no run: neither {RUN} nor {COMPARISON} is there; give the folder of a run")
-
-
-def read_plan(path: Path) -> Plan:
-    """The plan of a run or comparison folder."""
-    asked = read_asked(path)
-    return plan(asked["dataset"], asked["methods"], protocol=path / "config.toml", seeds=asked["seeds"])
-
-
-def read_outcome(path: Path) -> Outcome | None:
-    """The numbers of a finished run, None if it is not finished."""
-    result = read_result(path)
-    if result is None:
-        return None
-    try:
-        suspects = tuple(map(str, result.pop("suspects", ())))  # type: ignore[call-overload]
-        return Outcome(**result, suspects=suspects)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise IntegrityError(f"{path / 'result.json'} is not complete; it is damaged, start the run anew") from error
-
-
-def _name(data: Data | str) -> str:
-    return data if isinstance(data, str) else IN_MEMORY
+def _named(data: Data | str) -> tuple[str, Data | None]:
+    """The name that stands for a graph in a plan, and the graph itself if it has none."""
+    return (data, None) if isinstance(data, str) else (IN_MEMORY, data)

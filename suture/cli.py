@@ -6,29 +6,30 @@ Those modules are imported when a command runs, because torch takes seconds to i
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from suture.commands import importing
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
+from suture.commands.data_cli import data_app
+from suture.commands.federation_cli import coordinator_app, federation_app, owner_app
+from suture.commands.registering import command
 from suture.commands.stopping import Halt, halting
-from suture.core.process import settle
+from suture.core.process import prepare_process
 
-F = TypeVar("F", bound=Callable[..., Any])
 REFUSED = 2
 """Exit code whenever the user, the disk or a signal is the reason."""
 DEBUG = "SUTURE_DEBUG"
 DEFAULT_METHODS = "local, fedavg, fedprox, fedper, fedsage, gcfl, fedproto, fedpub, global"
-"""As in `suture.api`, which is not imported for --help alone; a test compares the two."""
+"""As in `suture.runs.plan`, which is not imported for --help alone; a test compares the two."""
 
 app = typer.Typer(
     add_completion=False,
@@ -36,25 +37,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-data_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(data_app, name="data", help="List, fetch and describe datasets.")
-federation_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(federation_app, name="federation", help="Run methods between owners on several machines.")
-coordinator_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(coordinator_app, name="coordinator", help="Be the coordinator of a federation.")
-owner_app = typer.Typer(rich_markup_mode=None)
 app.add_typer(owner_app, name="owner", help="Be an owner in a federation.")
-
-
-def _command(group: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Register a command whose help ends with examples."""
-
-    def register(function: F) -> F:
-        # \b keeps the line breaks that follow it.
-        shown = "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)])
-        return group.command(name, help=f"{inspect.cleandoc(function.__doc__ or '')}\n\n{shown}")(function)
-
-    return register
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,8 +58,9 @@ def suture(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
+    verbose: opt.Verbose = False,
 ) -> None:
-    """Subgraph federated learning: one graph cut across several owners, trained together, nothing shown.
+    """Subgraph federated learning: one graph cut across several owners, every piece stays with its owner.
 
     Start with `suture compare`, which trains several methods on the same cuts of Cora and prints one table.
     """
@@ -81,7 +68,7 @@ def suture(
         typer.echo(context.get_help())
 
 
-@_command(
+@command(
     app,
     "compare",
     "suture compare --dataset cora --clients 5",
@@ -108,8 +95,10 @@ def compare(
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
+    engine: opt.Engine = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Train several methods on the same cuts and print one table.
 
@@ -127,10 +116,10 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet), dry_run)
+    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine), dry_run)
 
 
-@_command(
+@command(
     app,
     "run",
     "suture run --method fedavg --dataset cora",
@@ -138,7 +127,9 @@ def compare(
     "suture run --method fedavg --manifest cut.json --json -",
 )
 def run(
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="Method  [default: fedavg]")] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method, or FILE.py:CLASS of your own  [default: fedavg]")
+    ] = None,
     protocol: opt.ProtocolName = None,
     dataset: opt.Dataset = None,
     clients: opt.Clients = None,
@@ -152,8 +143,10 @@ def run(
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
+    engine: opt.Engine = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Train one method once."""
     from suture.commands import request, running
@@ -169,16 +162,18 @@ def run(
         manifest=manifest,
         single=True,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet), dry_run)
+    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine), dry_run)
 
 
-@_command(app, "resume", "suture resume runs/20260101-120000-cora-fedpub-disjoint")
+@command(app, "resume", "suture resume runs/20260101-120000-cora-fedpub-disjoint")
 def resume(
     path: opt.RunFolder,
     json: opt.Json = None,
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
+    engine: opt.Engine = None,
     quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Go on with an interrupted run or comparison.
 
@@ -187,10 +182,10 @@ def resume(
     """
     from suture.commands import request, running
 
-    running.resume(path, request.Work(data_root=data_root, json=json, device=device, quiet=quiet))
+    running.resume(path, request.Work(data_root=data_root, json=json, device=device, quiet=quiet, engine=engine))
 
 
-@_command(app, "show", "suture show runs/mine", "suture show runs/mine/fedavg-seed0")
+@command(app, "show", "suture show runs/mine", "suture show runs/mine/fedavg-seed0")
 def show(path: opt.RunFolder) -> None:
     """Look at a run or comparison, finished or not.
 
@@ -201,7 +196,7 @@ def show(path: opt.RunFolder) -> None:
     inspecting.show(path)
 
 
-@_command(app, "privacy", "suture privacy runs/mine/fedavg-seed0", "suture privacy runs/mine --json -")
+@command(app, "privacy", "suture privacy runs/mine/fedavg-seed0", "suture privacy runs/mine --json -")
 def privacy(
     path: opt.RunFolder,
     delta: Annotated[float, typer.Option(metavar="D", help="The delta at which epsilon is stated")] = 1e-5,
@@ -216,7 +211,7 @@ def privacy(
     show_privacy(path, delta, json)
 
 
-@_command(
+@command(
     app,
     "export",
     "suture export runs/mine/fedavg-seed0 --out model.safetensors",
@@ -238,7 +233,7 @@ def export(
     inspecting.export(path, client, out)
 
 
-@_command(
+@command(
     app,
     "communities",
     "suture communities runs/mine",
@@ -263,7 +258,7 @@ def communities(
     grouping.communities(path, rounds or [], image, data_root)
 
 
-@_command(app, "methods", "suture methods", "suture methods fedprox")
+@command(app, "methods", "suture methods", "suture methods fedprox")
 def methods(name: opt.Name = None) -> None:
     """List the methods, or the hyper-parameters of one."""
     from suture.commands.methods import show_methods
@@ -271,7 +266,7 @@ def methods(name: opt.Name = None) -> None:
     show_methods(name)
 
 
-@_command(app, "protocols", "suture protocols", "suture protocols fedpub-disjoint")
+@command(app, "protocols", "suture protocols", "suture protocols fedpub-disjoint")
 def protocols(name: opt.Name = None) -> None:
     """List the evaluation protocols, or every value of one."""
     from suture.commands.protocols import show_protocols
@@ -279,33 +274,7 @@ def protocols(name: opt.Name = None) -> None:
     show_protocols(name)
 
 
-@_command(data_app, "list", "suture data list")
-def data_list(data_root: opt.DataRoot = None) -> None:
-    """List every dataset and whether it is here."""
-    from suture.commands import data
-
-    data.show_list(data_root)
-
-
-@_command(data_app, "get", "suture data get cora citeseer")
-def data_get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets")], data_root: opt.DataRoot = None
-) -> None:
-    """Fetch datasets and check them against their published hashes."""
-    from suture.commands import data
-
-    data.fetch(names, data_root)
-
-
-@_command(data_app, "info", "suture data info cora", "suture data info csbm")
-def data_info(name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset")], data_root: opt.DataRoot = None) -> None:
-    """Describe one dataset: size, source, licence, files; for a generated one its arguments."""
-    from suture.commands import data
-
-    data.show_info(name, data_root)
-
-
-@_command(
+@command(
     app,
     "partition",
     "suture partition --dataset cora --clients 5 --out cut.json",
@@ -326,6 +295,7 @@ def partition(
     shards: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each client's piece to a file, for `suture owner start`")
     ] = None,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Cut a graph and print what the cut costs.
 
@@ -345,155 +315,7 @@ def partition(
     cutting.partition(asked, out, data_root, shards)
 
 
-@_command(
-    federation_app,
-    "create",
-    "suture federation create --owners clinic-a,clinic-b,clinic-c --server localhost:8102 --out kits",
-)
-def federation_create(
-    owners: Annotated[str, typer.Option(metavar="A,B,C", help="Names of the owners")],
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where owners will reach the coordinator")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the kits")] = Path("kits"),
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the federation")] = "suture",
-    scheme: Annotated[str, typer.Option(metavar="NAME", help="tcp is fastest, http passes proxies, grpc")] = "tcp",
-) -> None:
-    """Make one start-up kit for each party.
-
-    A kit holds that party's private key: hand it over on a safe way, and keep the folder `authority` to yourself.
-    """
-    from suture.commands import kits
-
-    kits.create(opt.words(owners), server, out, name, scheme)
-
-
-@_command(coordinator_app, "start", "suture coordinator start kits/coordinator")
-def coordinator_start(kit: opt.KitFolder) -> None:
-    """Be the coordinator, in the foreground, until Ctrl-C."""
-    from suture.commands import kits
-
-    kits.start_coordinator(kit)
-
-
-@_command(
-    owner_app,
-    "start",
-    "suture owner start kits/clinic-a --data clinic-a.safetensors",
-    "suture owner start kits/clinic-a --data graph.npz --policy policy.toml",
-)
-def owner_start(
-    kit: opt.KitFolder,
-    data: Annotated[Path, typer.Option(metavar="FILE", help="This owner's graph, .safetensors or .npz; it stays here")],
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What this owner accepts, in TOML  [default: every method]")
-    ] = None,
-) -> None:
-    """Be an owner, in the foreground, until Ctrl-C."""
-    from suture.commands import federating
-
-    federating.start_owner(kit, data, policy)
-
-
-@_command(
-    owner_app, "predict", "suture owner predict kits/clinic-a", "suture owner predict kits/clinic-a --run RUN --out p.csv"
-)
-def owner_predict(
-    kit: opt.KitFolder,
-    run: Annotated[str | None, typer.Option(metavar="NAME", help="Which run  [default: the last finished one]")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV to write  [default: print it]")] = None,
-) -> None:
-    """Get the predictions for this owner's nodes.
-
-    Model and predictions are with the owner since the run was finished; nobody is asked.
-    """
-    from suture.commands import kits
-
-    kits.predict(kit, run, out)
-
-
-@_command(owner_app, "ledger", "suture owner ledger kits/clinic-a", "suture owner ledger kits/clinic-a --run RUN")
-def owner_ledger(
-    kit: opt.KitFolder,
-    run: Annotated[str | None, typer.Option(metavar="NAME", help="Only this run  [default: all]")] = None,
-) -> None:
-    """Show what has left this owner, and what it has refused."""
-    from suture.commands import kits
-
-    kits.show_ledger(kit, run)
-
-
-@_command(
-    federation_app,
-    "run",
-    "suture federation run --kit kits/operator --method fedavg --set rounds=50",
-    "suture federation run --kit kits/operator --method fedprox --protocol fedsage-louvain --on-loss continue",
-)
-def federation_run(
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")],
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="Method  [default: fedavg]")] = None,
-    protocol: opt.ProtocolName = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take the protocol's values for this dataset, and its name as a label")
-    ] = None,
-    seed: opt.Seed = None,
-    overrides: opt.Overrides = None,
-    config: opt.Config = None,
-    out: opt.Out = None,
-    on_loss: Annotated[str, typer.Option(metavar="WORD", help="A lost owner: wait for it, or continue without")] = "wait",
-    step_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds an owner may take for one step")] = 600.0,
-    patience: Annotated[float, typer.Option(metavar="S", help="Seconds a failed call is repeated")] = 10.0,
-    min_owners: Annotated[int, typer.Option(metavar="N", min=1, help="continue: fewest owners in a round")] = 2,
-    secure: Annotated[
-        bool, typer.Option("--secure", help="Secure aggregation: the coordinator learns sums of updates only")
-    ] = False,
-    quiet: opt.Quiet = False,
-) -> None:
-    """Train one method between the owners, follow it live, and get the run folder.
-
-    Ctrl-C finishes the current round; `suture federation resume` goes on from there.
-    """
-    from suture.commands import federating, request
-
-    asked = request.Request(
-        protocol=protocol,
-        dataset=dataset or "federation",
-        methods=None if method is None else (method,),
-        seeds=None if seed is None else (seed,),
-        overrides=tuple(overrides or ()),
-        config=config,
-        single=True,
-    )
-    faults = {"on_loss": on_loss, "step_timeout": step_timeout, "patience": patience, "min_owners": min_owners}
-    federating.run(kit, asked, faults, secure, out, quiet)
-
-
-@_command(federation_app, "resume", "suture federation resume runs/20260101-120000-federation-fedpub-disjoint")
-def federation_resume(path: opt.RunFolder, quiet: opt.Quiet = False) -> None:
-    """Go on with a run from its last finished round.
-
-    It ends with the same numbers as if nothing had happened, whoever was killed in between.
-    """
-    from suture.commands import federating
-
-    federating.resume(path, quiet)
-
-
-@_command(federation_app, "status", "suture federation status --kit kits/operator")
-def federation_status(kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")]) -> None:
-    """Show who is connected and what is running."""
-    from suture.commands import kits
-
-    kits.status(kit)
-
-
-@_command(federation_app, "stop", "suture federation stop runs/mine")
-def federation_stop(path: opt.RunFolder) -> None:
-    """Stop a run after its current round."""
-    from suture.commands import federating
-
-    federating.stop(path)
-
-
-@_command(app, "doctor", "suture doctor")
+@command(app, "doctor", "suture doctor")
 def doctor(data_root: opt.DataRoot = None) -> None:
     """Check this machine.
 
@@ -510,7 +332,7 @@ importing.register(app, data_app, _command)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. SUTURE_DEBUG=1 shows where an error came from."""
-    settle()
+    prepare_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets a ? and no traceback

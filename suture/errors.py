@@ -34,6 +34,21 @@ class StorageError(SutureError):
     """A disk that is full, read-only or missing."""
 
 
+class StepError(SutureError):
+    """A step that answered, or keeps, what nobody can go on with: NaN or infinity."""
+
+
+class Place(str):
+    """A note on an exception: which client, step, phase and round it comes from."""
+
+    __slots__ = ()
+
+
+def place_of(error: BaseException) -> Place | None:
+    """Where in a run an exception comes from, if an engine has noted it."""
+    return next((note for note in getattr(error, "__notes__", ()) if isinstance(note, Place)), None)
+
+
 def unknown(kind: str, name: str, known: Iterable[str], error: type[SutureError] = ConfigError) -> SutureError:
     """The error for a misspelt name: suggests the nearest known one and lists all of them."""
     known = sorted(known)

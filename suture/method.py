@@ -7,33 +7,35 @@ K = 1 at a real owner. Nothing else crosses between clients.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, is_dataclass
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from suture.config.strict import check_fields
 from suture.core.kernels import client_mean
 from suture.core.message import Kind, Message, Model, Nothing, Record
+from suture.core.metrics import AUTO, Metric, metric_for
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree
+from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.privacy.mechanisms import Mechanism
+from suture.seam import Cohort as Cohort
+from suture.seam import M as M
+from suture.seam import R as R
+from suture.seam import S as S
+from suture.seam import V as V
 from suture.settings import ModelSettings, TrainingSettings
 
-S = TypeVar("S", bound=Record)
-"""What a client keeps."""
-V = TypeVar("V", bound=Record)
-"""What the server keeps."""
 S_co = TypeVar("S_co", bound=Record, covariant=True)
 """What clients keep, to whoever only reads it: clients that keep more will do."""
-M = TypeVar("M", bound=Message)
-R = TypeVar("R", bound=Message)
-
 Step = Callable[["Clients[S]", M], tuple[S, R]]
 AnyMethod = "Method[Any, Any]"
 
@@ -49,6 +51,8 @@ class Task:
     """A user's own network, built in this process only; None takes the backbone the settings name."""
     link: bool = False
     """Pairs of nodes are told apart, not classes of nodes; `classes` is then the width of an embedding."""
+    metric: str = AUTO
+    """By which clients score their models."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +63,13 @@ class Clients(Generic[S_co]):
     state: S_co
     rng: Streams
     task: Task
+    round: int = 0
+    """The number of the iteration inside its phase, from 1; 0 before the first and where a model is only tested."""
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Names, in the order of the client axis."""
         return self.graph.ids
-
-
-class Cohort(Protocol):
-    """The clients as the server sees them."""
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Who belongs to it."""
-
-    def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
-        """Run `step` at every client with its part of `message`; the reply's ids say who answered."""
-
-    def sample(self, fraction: float) -> Cohort:
-        """A random share of the clients, at least one."""
-
-    def report(self, **values: float) -> None:
-        """Show numbers of this round, such as the loss, to whoever watches the run."""
-
-    def keep(self, **tensors: Tensor) -> None:
-        """Store server-side tensors of this round, such as a similarity matrix, in the run folder for drawing."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +86,7 @@ class Phase(Generic[V]):
 class Scores(Message):
     """What a client tells about its model. Shapes: value float64 and total int64 [K, 3] (train, validation, test), loss [K].
 
-    `value` is the accuracy, or in link prediction the ROC-AUC, over `total` examples (0 where there are none).
+    `value` is what the metric says of `total` examples (0 where there are none).
     """
 
     value: Annotated[Tensor, Kind.SCORES]
@@ -113,7 +99,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def step(function: F) -> F:
     """Declare a method of a Method to be a client step: only declared steps can be asked for."""
-    function.__is_step__ = True  # type: ignore[attr-defined]
+    vars(function)["__is_step__"] = True
     return function
 
 
@@ -122,7 +108,7 @@ class Method(ABC, Generic[V, S]):
     """A federated method. Its fields are its hyper-parameters; only its name and fields travel to the clients."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     """One line for `suture methods`."""
     paper: ClassVar[str] = ""
     one_model: ClassVar[bool] = True
@@ -140,6 +126,13 @@ class Method(ABC, Generic[V, S]):
 
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        _refuse_reserved(cls)
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name)
 
     @abstractmethod
     def init_server(self, task: Task) -> V:
@@ -192,7 +185,7 @@ class Method(ABC, Generic[V, S]):
         with torch.no_grad():
             graph = self.seen(clients, training=False)
             logits = self.predict(graph, self.assemble(clients, deployed), clients.task)
-        return clients.state, score(graph, logits)
+        return clients.state, score(graph, logits, clients.task.metric)
 
     @classmethod
     def steps(cls) -> dict[str, Callable[..., Any]]:
@@ -201,45 +194,53 @@ class Method(ABC, Generic[V, S]):
         return {name: getattr(cls, name) for name in names}
 
 
-def score(graph: GraphBatch, out_NC: Tensor) -> Scores:
-    """Every client's score by role: accuracy of its nodes, or ROC-AUC of its held-out pairs."""
-    return _score_links(graph, graph.pairs, out_NC) if graph.pairs is not None else _score_nodes(graph, out_NC)
+def _refuse_reserved(cls: type[Method[Any, Any]]) -> None:
+    """A hyper-parameter in the place of something that all methods have would break it without a word."""
+    parents = cls.__mro__[1:]
+    # A parent's own hyper-parameter may be declared again, with another default.
+    fields = {item.name for parent in parents if is_dataclass(parent) for item in dataclasses.fields(parent)}
+    fields -= {"model", "training"}
+    taken = {name for parent in parents for name in (*vars(parent), *vars(parent).get("__annotations__", {}))} - fields
+    for name, hint in vars(cls).get("__annotations__", {}).items():
+        if name in taken and "ClassVar" not in str(hint):
+            raise ConfigError(
+                f"{cls.__qualname__}.{name} is a reserved name: a hyper-parameter cannot take the place of the `{name}` "
+                "that all methods have; rename the field, or make it a ClassVar if it is that one"
+            )
 
 
-def _score_nodes(graph: GraphBatch, logits_NC: Tensor) -> Scores:
+def score(graph: GraphBatch, out_NC: Tensor, metric: str = AUTO) -> Scores:
+    """Every client's score by role, of its nodes or of its held-out pairs; a role without enough examples counts none."""
+    return (
+        _score_links(graph, graph.pairs, out_NC, metric) if graph.pairs is not None else _score_nodes(graph, out_NC, metric)
+    )
+
+
+def _score_nodes(graph: GraphBatch, logits_NC: Tensor, metric: str) -> Scores:
     clients = len(graph.ids)
     cell = graph.segments.client * 4 + graph.role
-    right = torch.bincount(cell[logits_NC.argmax(1) == graph.y], minlength=4 * clients).view(clients, 4)[:, 1:]
-    total = torch.bincount(cell, minlength=4 * clients).view(clients, 4)[:, 1:]
+    value, total = _measured(metric_for(metric, "node"), logits_NC, graph.y, cell, clients)
     nodes = graph.train.nodes
     loss = torch.nn.functional.cross_entropy(logits_NC[nodes], graph.y[nodes], reduction="none")
-    mean_loss = client_mean(loss, graph.train.segments.client, clients)
-    return Scores(graph.ids, right.double() / total.clamp_min(1), total, mean_loss)
+    return Scores(graph.ids, value, total, client_mean(loss, graph.train.segments.client, clients))
 
 
-def _score_links(graph: GraphBatch, pairs: Pairs, out_NC: Tensor) -> Scores:
+def _score_links(graph: GraphBatch, pairs: Pairs, out_NC: Tensor, metric: str) -> Scores:
     clients = len(graph.ids)
     value_P = (out_NC[pairs.nodes[0]] * out_NC[pairs.nodes[1]]).sum(1)
     owner = graph.segments.client[pairs.nodes[0]]
-    value = torch.zeros(clients, 3, dtype=torch.float64)
-    total = torch.zeros(clients, 3, dtype=torch.int64)
-    for role in (2, 3):
-        for k in range(clients):
-            chosen = (pairs.role == role) & (owner == k)
-            if 0 < int(pairs.label[chosen].sum()) < int(chosen.sum()):
-                value[k, role - 1] = roc_auc(value_P[chosen], pairs.label[chosen])
-                total[k, role - 1] = int(chosen.sum())
+    held = pairs.role > 1
+    cell = (owner * 4 + pairs.role)[held]
+    value, total = _measured(metric_for(metric, "link"), value_P[held], pairs.label[held], cell, clients)
     train = pairs.role == 1
     loss = torch.nn.functional.softplus(-value_P[train])
     return Scores(graph.ids, value, total, client_mean(loss, owner[train], clients))
 
 
-def roc_auc(score_P: Tensor, label_P: Tensor) -> float:
-    """The chance that a linked pair scores above an unlinked one, ties counting half (Mann-Whitney)."""
-    _, tie = torch.unique(score_P, return_inverse=True)
-    size = torch.bincount(tie).double()
-    middle_rank = size.cumsum(0) - (size - 1) / 2
-    linked = label_P > 0
-    positives, negatives = int(linked.sum()), int((~linked).sum())
-    rank_sum = float(middle_rank[tie[linked]].sum())
-    return (rank_sum - positives * (positives + 1) / 2) / (positives * negatives)
+def _measured(metric: Metric, output: Tensor, label_E: Tensor, cell_E: Tensor, clients: int) -> tuple[Tensor, Tensor]:
+    """Values and numbers of examples [K, 3] of train, validation and test; of four cells a client the first has no role."""
+    total = torch.bincount(cell_E, minlength=4 * clients)
+    value = metric.measure(output, label_E, cell_E, 4 * clients).to(total.device)
+    known = value.isfinite() & (total > 0)
+    value, total = torch.where(known, value, 0), torch.where(known, total, 0)
+    return value.view(clients, 4)[:, 1:], total.view(clients, 4)[:, 1:]

@@ -10,17 +10,39 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-# The constructors stay plain: only `config.strict` reads these bounds.
+from suture.plugins import Choice
+
+# A value's bounds are its type. `config.strict` checks them while a dataclass is built from a file, `check_fields` when it
+# has been built in Python.
+Whole = Annotated[int, Field(ge=0)]
+"""0, 1, 2, ..."""
+Seed = Whole
 Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0)]
+"""1, 2, 3, ..."""
+NonNegative = Annotated[float, Field(ge=0)]
+"""At least 0."""
 Positive = Annotated[float, Field(gt=0)]
-PositiveShare = Annotated[float, Field(gt=0, le=1)]
+"""Above 0."""
 Share = Annotated[float, Field(ge=0, le=1)]
+"""From 0 to 1, both included."""
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+"""Above 0, at most 1: a share that must not be empty."""
+DroppedShare = Annotated[float, Field(ge=0, lt=1)]
+"""At least 0, below 1: a share that must leave something."""
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
+"""Between 0 and 1, neither included."""
+Cosine = Annotated[float, Field(ge=-1, le=1)]
+"""From -1 to 1, both included."""
 
 
-PartitionKind = Literal[
-    "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"
-]
+# What others add is behind the same doors, so these are names, not literals; see `suture.plugins`.
+PARTITIONS = Choice(
+    "partition",
+    "suture.partitions",
+    ("louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
+)
+BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp"))
+METRICS = Choice("metric", "suture.metrics", ("auto", "accuracy", "roc_auc"))
 
 
 @dataclass(frozen=True)
@@ -37,7 +59,7 @@ class PreprocessSettings:
 class PartitionSettings:
     """How the graph is cut into clients."""
 
-    kind: PartitionKind = "metis"
+    kind: Annotated[str, PARTITIONS] = "metis"
     """louvain: communities merged to similar sizes; communities: each of the largest is one client; given: data.client."""
     clients: Count = 5
     """How many clients."""
@@ -73,13 +95,13 @@ class SplitSettings:
 class ModelSettings:
     """The network every method trains."""
 
-    kind: Literal["gcn", "sage", "gat", "gprgnn", "mlp"] = "gcn"
+    kind: Annotated[str, BACKBONES] = "gcn"
     """Backbone."""
     layers: Count = 2
     """Message-passing layers (gprgnn, mlp: linear layers)."""
     hidden: Count = 64
     """Width of every hidden layer."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: DroppedShare = 0.5
     """Dropped share of hidden activations while training."""
     head: bool = False
     """A linear classifier after the last message-passing layer, which then also has width `hidden`."""
@@ -99,13 +121,23 @@ class TrainingSettings:
     """Communication rounds."""
     local_epochs: Count = 1
     """Passes over a client's training nodes in one round."""
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Local optimiser."""
+    momentum: DroppedShare = 0.0
+    """sgd: how much of the last step each step repeats."""
     lr: Positive = 0.01
-    """Local learning rate."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """L2 coefficient added to the gradient."""
-    batch_size: Annotated[int, Field(ge=0)] = 0
+    """Local learning rate, in the first round."""
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    """The learning rate over the rounds; cosine: down to nothing after the last one; step: see schedule_step."""
+    schedule_step: Count = 30
+    """step: rounds after which the learning rate is multiplied with schedule_factor, again and again."""
+    schedule_factor: PositiveShare = 0.1
+    """step: what it is multiplied with."""
+    clip: NonNegative = 0.0
+    """The longest gradient a client steps along, over all it trains at once; 0: any. DP-SGD has dp_clip."""
+    weight_decay: NonNegative = 0.0
+    """L2 coefficient added to the gradient; adamw: share of the learning rate by which weights shrink in a step."""
+    batch_size: Whole = 0
     """Training nodes in one mini-batch; 0 trains on the full batch."""
     fanouts: tuple[Count, ...] = ()
     """Neighbours sampled at each layer, seeds first; empty takes all of them. Needs batch_size > 0 and a sage model."""
@@ -117,14 +149,16 @@ class TrainingSettings:
     """What a client's model weighs in an average."""
     participation: PositiveShare = 1.0
     """Share of clients asked in each round."""
-    dp_sigma: Annotated[float, Field(ge=0)] = 0.0
+    dp_sigma: NonNegative = 0.0
     """DP-SGD: noise on every step, as a multiple of dp_clip; 0 trains without. See docs/privacy.md."""
     dp_clip: Positive = 1.0
     """DP-SGD: the longest gradient a single training node can have."""
     aggregation: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = "mean"
     """How updates become one: all but the mean hold against a few wrong ones, for methods that only average."""
-    byzantine: Annotated[int, Field(ge=0)] = 1
+    byzantine: Whole = 1
     """trimmed-mean, krum and multi-krum: how many clients may be wrong."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Rounds without a better validation score after which training ends; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +175,8 @@ class EvaluationSettings:
     """Which round's test accuracy is reported."""
     every: Count = 1
     """Evaluate after every n-th round (the last round always)."""
+    metric: Annotated[str, METRICS] = "auto"
+    """What a test measures; auto: accuracy, or in link prediction ROC-AUC."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,11 @@ from pathlib import Path
 import torch
 from harness import assert_separable, run_to_end, small, small_world
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "examples").glob("*.md")]
+TO_BE_WRITTEN = {"suture/methods/fedmedian.py", "tests/methods/test_fedmedian.py"}
+"""Files that the tutorial lets its reader write."""
 
 
 def _first_block(page: str) -> str:
@@ -32,8 +36,14 @@ def test_the_method_of_the_tutorial() -> None:
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
-    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
-    for page in pages:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_every_file_the_documents_name_is_there() -> None:
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w/.-])((?:suture|tests|benchmarks|docs|examples)/[\w/.-]+\.\w+)", page.read_text()))
+        absent = {path for path in named - TO_BE_WRITTEN if not (ROOT / path).exists()}
+        assert not absent, f"{page.name} names {', '.join(sorted(absent))}"

@@ -6,20 +6,21 @@ from pathlib import Path
 
 from rich.table import Table
 
-from suture import api
 from suture.errors import ConfigError
 from suture.graph import datasets
 from suture.methods.fedpub.communities import Agreement, analyse, draw
 from suture.report import console
-from suture.runs.runner import preprocess
+from suture.runs.folder import is_comparison, place_of, read_asked, read_plan
+from suture.runs.prepare import preprocess
 
 
 def communities(path: Path, rounds: list[int], image: Path | None, data_root: Path | None) -> None:
     """Print how well a run's similarities agree with its cut, and draw them if asked to."""
-    asked = api.read_asked(path)
-    if (path / api.COMPARISON).exists():
-        raise ConfigError(f"{path} is a comparison; give one of its runs, such as {path}/fedpub-seed{asked['seeds'][0]}")
-    data = preprocess(datasets.load(asked["dataset"], data_root), api.read_plan(path).protocol.preprocess)
+    asked = read_asked(path)
+    if is_comparison(path):
+        run = place_of(path, "fedpub", asked.seeds[0])
+        raise ConfigError(f"{path} is a comparison; give one of its runs, such as {run}")
+    data = preprocess(datasets.load(asked.dataset, data_root), read_plan(path).protocol.preprocess)
     found = {agreement.round: agreement for agreement in analyse(path, data)}
     chosen = rounds or [max(found)]
     absent = [number for number in chosen if number not in found]

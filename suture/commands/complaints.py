@@ -5,16 +5,20 @@ from __future__ import annotations
 import typer
 
 from suture.commands.stopping import Halt
-from suture.errors import SutureError
+from suture.errors import SutureError, place_of
 
 OUT_OF_MEMORY = ("can't allocate memory", "out of memory")
 
 
 def sentence(error: BaseException) -> str | None:
-    """What to tell the user; None if the error is a bug."""
+    """What to tell the user; None if the error is a bug of ours, or of a method that is not being debugged."""
+    place = place_of(error)
     match error:
         case SutureError():
-            return str(error)
+            return f"{error} ({place})" if place else str(error)
+        case Exception() if place:
+            about = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0].rstrip(".")
+            return f"{about} ({place}); SUTURE_DEBUG=1 shows the line"
         case Halt():
             return "stopped before anything was done"
         case typer.TyperException():

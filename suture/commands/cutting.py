@@ -8,8 +8,7 @@ from statistics import median
 from rich.text import Text
 from torch_geometric.data import Data
 
-from suture.api import Plan
-from suture.commands.request import Request, settle
+from suture.commands.request import Request, planned
 from suture.graph import datasets
 from suture.graph.batch import batch_of
 from suture.graph.cut import Cut, save_manifest
@@ -18,14 +17,15 @@ from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
 from suture.report.text import count
-from suture.runs.runner import cut_graph, preprocess
+from suture.runs.plan import Plan
+from suture.runs.prepare import cut_graph, preprocess
 
 MOST_CLIENTS = 30
 
 
 def partition(request: Request, out: Path | None, data_root: Path | None, shards: Path | None = None) -> None:
     """Print the cut's statistics; with `out`, write its manifest."""
-    made = settle(request).plan
+    made = planned(request)
     graph = preprocess(datasets.load(made.dataset, data_root), made.protocol.preprocess)
     cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
     statistics = describe(graph, cut)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +21,9 @@ def show_list(root: Path | None) -> None:
         here = "generated" if not info.raw else "yes" if info.present(root) else "no"
         sizes = (info.nodes, info.edges // 2, info.features, info.classes)
         table.add_row(info.name, *(f"{size:,}" for size in sizes), here)
+    for name in datasets.DOOR.names():
+        if name not in datasets.GENERATORS:
+            table.add_row(name, "-", "-", "-", "-", "of a package")
     screen = console.results()
     screen.print(table)
     screen.print(Text(f"\nHere means under {root}. Edges are undirected. More: suture data info NAME"))
@@ -55,14 +57,14 @@ def show_info(name: str, root: Path | None) -> None:
         size = f", {byte_size(sum(file.stat().st_size for file in found))}" if found else ""
         rows["or" if number else "files"] = f"{raw.folder}: {len(found)} of {len(raw.files)} under {root}{size}"
     if not info.raw:
-        rows["arguments"] = ", ".join(_arguments(info.name))
-        rows["example"] = f"--dataset {info.name}:{_arguments(info.name)[0]}"
+        arguments = _arguments(info.name)
+        rows["arguments"] = ", ".join(arguments) or "none"
+        rows["example"] = f"--dataset {info.name}{f':{arguments[0]}' if arguments else ''}"
     for key, value in rows.items():
         table.add_row(key, value)
     console.results().print(table)
 
 
 def _arguments(generator: str) -> list[str]:
-    signature = inspect.signature(datasets.GENERATORS[generator])
-    texts = {name: p.default for name, p in signature.parameters.items() if name != "seed"}
+    texts = datasets.argument_defaults(generator)
     return [f"{name}={'/'.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in texts.items()]

@@ -7,89 +7,91 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suture import api
-from suture.commands.kits import engine_kits
-from suture.commands.request import Request, Work, run_folder, settle
+from suture.commands.kits import engine
+from suture.commands.request import Request, Work, planned, run_folder
 from suture.commands.stopping import Stopper
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.errors import ConfigError, SutureError
 from suture.federation.flare.places import HOME
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
-from suture.runs.runner import Interrupted, Outcome, Tick
+from suture.runs.comparison import Comparison
+from suture.runs.folder import is_begun, read_outcome, read_plan
+from suture.runs.loop import Interrupted
+from suture.runs.outcome import Outcome, Tick
+from suture.runs.plan import Plan
 
 if TYPE_CHECKING:
     from suture.federation.flare.kits import Kit
-    from suture.federation.operator.follow import Following
+    from suture.federation.operator.operator import Operator
 
 
-def start_owner(path: Path, data: Path, policy: Path | None) -> None:
+def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[str]) -> None:
     """Check the owner's files, then become the owner."""
-    kits = engine_kits()
-    from suture.federation.owner.site import Site
+    flare = engine()
+    from suture.federation.owner.owner import Owner
 
-    kit = kits.Kit.read(path, "owner")
-    site = Site.settle(kit.name, data, policy, kit.path / HOME)
-    nodes, features = int(site.shard.data.num_nodes), site.shard.features
+    kit = flare.kits.Kit.read(path, "owner")
+    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).shard
+    nodes, features = int(shard.data.num_nodes), shard.features
     console.notes().print(
         f"owner {kit.name} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",
         soft_wrap=True,
     )
-    kits.become(kit)
+    flare.kits.become(kit, flare.jobs.JOBS)
 
 
 def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, out: Path | None, quiet: bool) -> None:
     """Submit one run and follow it to its end."""
-    kit = engine_kits().Kit.read(path, "operator")
-    from suture.federation.coordinator.cohort import FaultSettings
-    from suture.federation.coordinator.conduct import order_of
-    from suture.federation.operator.follow import new_run_name
+    kit = engine().kits.Kit.read(path, "operator")
+    from suture.federation.operator.operator import new_run_name
+    from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 
-    made = settle(request).plan
+    made = planned(request)
     order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"), secure)
     folder = run_folder(made, Work(out=out))
-    if any((folder / name).exists() for name in (api.RUN, "order.json")):
+    if is_begun(folder) or (folder / ORDER).exists():
         raise ConfigError(f"{folder} holds a run already; continue it with `suture federation resume {folder}`")
-    with _following(kit, folder, quiet) as following:
-        outcomes = following.carry_out([order], [folder])
+    with _operating(kit, folder, quiet) as operator:
+        outcomes = operator.carry_out([order], [folder])
     _conclude(outcomes, made, folder, quiet)
 
 
 def resume(path: Path, quiet: bool) -> None:
     """Bring a run to its end with a new job."""
-    engine = engine_kits()
-    from suture.federation.operator.follow import read_order
+    flare = engine()
+    from suture.federation.operator.operator import read_order
 
     order, kit, job = read_order(path)
-    done = api.read_outcome(path)
+    done = read_outcome(path)
     if done is None:
-        with _following(engine.Kit.read(kit, "operator"), path, quiet) as following:
-            done = following.carry_out([order], [path], job)[0]
-    _conclude([done], api.read_plan(path), path, quiet)
+        with _operating(flare.kits.Kit.read(kit, "operator"), path, quiet) as operator:
+            done = operator.carry_out([order], [path], job)[0]
+    _conclude([done], read_plan(path), path, quiet)
 
 
 def stop(path: Path) -> None:
     """Ask the coordinator to stop a run after its current round."""
-    engine = engine_kits()
-    from suture.federation.operator.follow import read_order
+    flare = engine()
+    from suture.federation.operator.operator import read_order
 
     order, kit, job = read_order(path)
-    operator = engine.Operator(engine.Kit.read(kit, "operator"))
+    session = flare.session.Session(flare.kits.Kit.read(kit, "operator"))
     try:
-        told = operator.command(job, {"do": "stop"})
+        told = session.command(job, {"do": "stop"})
     finally:
-        operator.close()
+        session.close()
     if told is None:
         raise ConfigError(f"{order.run} is not running; `suture federation status` shows what is")
     console.notes().print(f"stopping after this round; continue with: suture federation resume {path}", soft_wrap=True)
 
 
 @contextmanager
-def _following(kit: Kit, folder: Path, quiet: bool) -> Iterator[Following]:
+def _operating(kit: Kit, folder: Path, quiet: bool) -> Iterator[Operator]:
     """Follow with progress, obeying signals; whatever ends it, the user hears how to go on."""
-    from suture.federation.operator.follow import Following, RunLost, SessionError
+    from suture.federation.operator.operator import JOB, Operator, RunLost, SessionError
 
     screen = console.notes()
     with Stopper() as stopper, watching(screen, 1, quiet) as watch:
@@ -102,22 +104,22 @@ def _following(kit: Kit, folder: Path, quiet: bool) -> Iterator[Following]:
             if not quiet:
                 screen.print(text, soft_wrap=True)
 
-        following = Following(kit, watch_and_note, lambda: stopper.asked, remark)
+        operator = Operator(kit, watch_and_note, lambda: stopper.asked, remark)
         try:
-            yield following
+            yield operator
         except (Interrupted, RunLost, SessionError) as error:
-            begun = (folder / "job.json").exists()
+            begun = (folder / JOB).exists()
             raise _told(error, f"; continue with: suture federation resume {folder}" if begun else "") from None
         finally:
-            following.close()
+            operator.close()
 
 
 def _told(error: SutureError, more: str) -> SutureError:
     return type(error)(f"{error}{more}")
 
 
-def _conclude(outcomes: Sequence[Outcome], made: api.Plan, folder: Path, quiet: bool) -> None:
-    comparison = api.Comparison(tuple(outcomes))
+def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool) -> None:
+    comparison = Comparison(tuple(outcomes))
     console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
     name_suspects(outcomes)
     if not quiet:

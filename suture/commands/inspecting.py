@@ -9,14 +9,13 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from suture import api
 from suture.core.storage import write_atomically
 from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError, unknown
-from suture.nn.export import GprPropagation, state_for_pyg, to_pyg
+from suture.nn.export import PARTS, GprPropagation, state_for_pyg, to_pyg
 from suture.report import console
 from suture.report.view import folder_report
-from suture.runs.checkpoint import load_models
+from suture.runs.folder import MODELS, is_comparison, place_of, read_asked, read_models, read_plan
 from suture.settings import ModelSettings
 
 SHARED = "shared"
@@ -29,20 +28,18 @@ def show(path: Path) -> None:
 
 def export(path: Path, client: str | None, out: Path) -> None:
     """Write one model of a finished run as a PyG state dict, and print how to load it."""
-    asked = api.read_asked(path)
-    if (path / api.COMPARISON).exists():
-        runs = [f"{path}/{method}-seed{seed}" for method in asked["methods"] for seed in asked["seeds"]]
+    asked = read_asked(path)
+    if is_comparison(path):
+        runs = [str(place_of(path, method, seed)) for method in asked.methods for seed in asked.seeds]
         raise ConfigError(f"{path} is a comparison; export one of its runs: {', '.join(runs)}")
-    if not (path / "result.json").exists():
-        raise ConfigError(f"{path} is not finished; first run: suture resume {path}")
-    models, description = load_models(path / "model.safetensors")
+    models, description = read_models(path)
     params = _choose(models, client, path)
-    if asked["own_module"]:
+    if asked.own_module or _settings(description, path).kind not in PARTS:
         state, snippet = {name: value[0] for name, value in params.items()}, _own_snippet(out)
     else:
         settings = _settings(description, path)
         state = state_for_pyg(params, settings)
-        scaled = api.read_plan(path).protocol.preprocess.row_normalise
+        scaled = read_plan(path).protocol.preprocess.row_normalise
         snippet = pyg_snippet(to_pyg(params, settings, *_sizes(params, settings)), out, scaled)
     write_atomically(out, safetensors.torch.save(state))
     console.notes().print(f"wrote {out}; load it with:", soft_wrap=True)
@@ -64,7 +61,7 @@ def _settings(description: dict[str, Any], path: Path) -> ModelSettings:
     try:
         return ModelSettings(**description["model"])
     except (KeyError, TypeError) as error:
-        raise IntegrityError(f"{path}/model.safetensors does not say which network it holds; train it again") from error
+        raise IntegrityError(f"{path / MODELS} does not say which network it holds; train it again") from error
 
 
 def _sizes(params: Tree, settings: ModelSettings) -> tuple[int, int]:

@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from rich.text import Text
 
 from suture.core.storage import disk_errors, read_lines, write_atomically
 from suture.errors import ConfigError
 from suture.federation.flare.places import HOME
+from suture.federation.wire.status import Status
 from suture.report import console
 from suture.report.text import byte_size
 
@@ -24,7 +25,7 @@ SCHEMES = ("tcp", "http", "grpc")
 
 def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str) -> None:
     """Provision one kit for each party."""
-    kits = engine_kits()
+    flare = engine()
     host, _, port = server.rpartition(":")
     if not HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"--server must be HOST:PORT such as example.org:8102, got {server!r}")
@@ -39,7 +40,7 @@ def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str
         raise ConfigError(f"--scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose a new folder for the kits")
-    made = kits.provision(out, name, owners, host, int(port), scheme)
+    made = flare.kits.provision(out, name, owners, host, int(port), scheme, flare.jobs.JOBS)
     table = console.grid("party", "kit", "starts with")
     starts = {"coordinator": "suture coordinator start KIT", "operator": "suture federation run --kit KIT"}
     for party, path in made.items():
@@ -50,17 +51,21 @@ def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str
     )
 
 
-def start_coordinator(path: Path) -> None:
+def start_coordinator(path: Path, plugins: Sequence[str]) -> None:
     """Become the coordinator."""
-    kits = engine_kits()
-    kit = kits.Kit.read(path, "coordinator")
+    flare = engine()
+    kit = flare.kits.Kit.read(path, "coordinator")
+    if plugins or (kit.path / HOME / "coordinator.json").exists():
+        from suture.federation.coordinator.coordinator import let_in
+
+        let_in(plugins, kit.path / HOME)
     console.notes().print(f"coordinator of {kit.federation}; log: {kit.path / 'log.txt'}; Ctrl-C ends it", soft_wrap=True)
-    kits.become(kit)
+    flare.kits.become(kit, flare.jobs.JOBS)
 
 
 def predict(path: Path, run: str | None, out: Path | None) -> None:
     """Print or copy the predictions that a finished run left with this owner."""
-    kit = engine_kits().Kit.read(path, "owner")
+    kit = engine().kits.Kit.read(path, "owner")
     runs = kit.path / HOME / "runs"
     finished = sorted(runs.glob("*/finished.json"), key=lambda file: file.stat().st_mtime)
     if run is not None:
@@ -79,7 +84,7 @@ def predict(path: Path, run: str | None, out: Path | None) -> None:
 
 def show_ledger(path: Path, run: str | None) -> None:
     """What has left this owner, by run, step and field; then its audit log."""
-    kit = engine_kits().Kit.read(path, "owner")
+    kit = engine().kits.Kit.read(path, "owner")
     from suture.federation.audit import AUDIT, read_audit
 
     runs = kit.path / HOME / "runs"
@@ -110,36 +115,36 @@ def show_ledger(path: Path, run: str | None) -> None:
 
 def status(path: Path) -> None:
     """Who is connected, and what the jobs are doing."""
-    engine = engine_kits()
-    kit = engine.Kit.read(path, "operator")
-    operator = engine.Operator(kit)
+    flare = engine()
+    kit = flare.kits.Kit.read(path, "operator")
+    session = flare.session.Session(kit)
     screen = console.results()
     try:
-        connected = operator.connected()
+        connected = session.connected()
         table = console.grid("owner", "state")
         for owner in kit.owners:
             table.add_row(owner, "connected" if owner in connected else "not connected")
         screen.print(table)
-        for job, state in operator.jobs():
-            told = operator.command(job, {"do": "status"}) if state == "RUNNING" else None
+        for job, state in session.jobs():
+            told = session.command(job, {"do": "status"}) if state == "RUNNING" else None
             current = told.get("current") if told else None
-            if isinstance(current, dict) and "done" in current:
-                absent = current.get("absent")
-                lost = f", without {', '.join(absent)}" if isinstance(absent, dict) and absent else ""
-                line = f"{current['run']}: {current['phase']} {current['done']}/{current['total']}{lost}"
-                screen.print(Text(line), soft_wrap=True)
+            now = Status.read(current) if isinstance(current, dict) and current else None
+            if now is not None and now.total:
+                lost = f", without {', '.join(now.absent)}" if now.absent else ""
+                screen.print(Text(f"{now.run}: {now.phase} {now.done}/{now.total}{lost}"), soft_wrap=True)
             elif state == "RUNNING":
                 screen.print(
                     Text(f"job {job}: starting, ending, or left behind by a coordinator that was killed"), soft_wrap=True
                 )
     finally:
-        operator.close()
+        session.close()
 
 
-def engine_kits() -> Any:
-    """The module that knows FLARE, or one sentence."""
+def engine() -> ModuleType:
+    """The room that knows FLARE, with its kits, jobs and sessions, or one sentence."""
     try:
-        from suture.federation.flare import kits as flare_kits
+        from suture.federation import flare
+        from suture.federation.flare import jobs, kits, session  # noqa: F401
     except ImportError as error:
         raise ConfigError("federations need FLARE; install it with: pip install 'suture-fl[federation]'") from error
-    return flare_kits
+    return flare

@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.text import Text
 
+from suture.config.strict import in_words
 from suture.method import Method
-from suture.methods import METHODS, method_class, own_fields
+from suture.methods import DOOR, own_fields
 from suture.report import console
 from suture.report.docs import field_docs
 
@@ -18,13 +19,16 @@ def show_methods(name: str | None) -> None:
     screen = console.results()
     if name is None:
         table = console.grid("method", "what it does", "without edges", "paper")
-        for method in METHODS.values():
+        found, complaints = DOOR.survey()
+        for complaint in complaints:
+            console.notes().print(Text(f"warning: {complaint}"), soft_wrap=True)
+        for method in found.values():
             table.add_row(method.name, method.summary, _graphless(method), _paper(method) or "baseline")
         screen.print(table)
         screen.print("\nWithout edges: whether clients that have features only can take part.")
-        screen.print("Hyper-parameters of one of them: suture methods NAME")
+        screen.print("Hyper-parameters of one of them, or of one of your own: suture methods NAME or FILE.py:CLASS")
         return
-    method = method_class(name)
+    method = DOOR.find(name)
     screen.print(Text(f"{method.name}: {method.summary}", style="bold"))
     if _paper(method):
         screen.print(_paper(method))
@@ -41,12 +45,11 @@ def show_methods(name: str | None) -> None:
     if not fields:
         screen.print("It has no hyper-parameters of its own; the protocol sets its model and training.")
         return
-    table = console.grid("hyper-parameter", "type", "default", "meaning")
+    table, kinds = console.grid("hyper-parameter", "may be", "default", "meaning"), in_words(method)
     for field in fields:
-        kind = field.type if isinstance(field.type, str) else field.type.__name__
-        table.add_row(field.name, kind, str(field.default), docs.get(field.name, ""))
+        table.add_row(field.name, kinds[field.name], str(field.default), docs.get(field.name, ""))
     screen.print(table)
-    screen.print(f"\nSet one with: --set {name}.{fields[0].name}={fields[0].default}")
+    screen.print(f"\nSet one with: --set {method.name}.{fields[0].name}={fields[0].default}")
 
 
 def _graphless(method: type[Method[Any, Any]]) -> str:

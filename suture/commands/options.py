@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def tell_everything(context: typer.Context, wanted: bool) -> None:
+    """Let the package's log speak until the command has ended."""
+    log = logging.getLogger("suture")
+    if not wanted or log.isEnabledFor(logging.INFO):
+        return
+    handler, before = logging.StreamHandler(), log.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+    def hush() -> None:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+    context.call_on_close(hush)
+
 
 ProtocolName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Protocol, or path of your own .toml file  [default: fedpub-disjoint]")
@@ -34,9 +53,20 @@ Chunk = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Processor threads  [default: one per core]")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and the plan, do nothing")]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="embedded, or debug: slow, and an error says where it is from  [default: embedded]"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", callback=tell_everything, help="Say on stderr what is done, round by round")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or comparison")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with all details")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE.py:CLASS", help="A method that this party has beside installed ones; repeatable"),
+]
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="Folder of this party's start-up kit")]
 
 

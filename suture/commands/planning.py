@@ -7,19 +7,19 @@ from typing import Any
 
 from rich.text import Text
 
-from suture.api import Plan
-from suture.config.resolve import to_toml
 from suture.graph import datasets
 from suture.graph.cut import load_manifest
+from suture.graph.data import num_classes
 from suture.method import Method, Task
 from suture.report import console
 from suture.report.text import byte_size, count, listed
+from suture.runs.plan import Plan
 
 
 def dry_run(made: Plan, out: Path, manifest: Path | None) -> None:
     """Print the resolved configuration, the runs and their traffic."""
     screen = console.results()
-    screen.out(to_toml(made.resolved), end="")
+    screen.out(made.config(), end="")
     runs = len(made.methods) * len(made.seeds)
     clients = len(load_manifest(manifest).partition.ids) if manifest else made.protocol.partition.clients
     table = console.grid("method", "rounds", "handed out per round", "in all, each way", numbers_from=1)
@@ -28,7 +28,7 @@ def dry_run(made: Plan, out: Path, manifest: Path | None) -> None:
     screen.print()
     for line in (
         f"Would do {count(runs, 'run')} on {made.dataset} with {count(clients, 'client')}: "
-        f"{', '.join(method.name for method in made.methods)}; {listed('seed', made.seeds)}.",
+        f"{', '.join(made.names)}; {listed('seed', made.seeds)}.",
         f"Cut: {f'the one in {manifest}, for every seed' if manifest else 'a new one for each seed'}.",
         f"Folder: {out}",
         "Traffic of one run, roughly (a method may add exchanges of its own):",
@@ -53,6 +53,9 @@ def _traffic(method: Method[Any, Any], made: Plan, clients: int) -> tuple[str, s
 def _sizes(dataset: str) -> tuple[int, int]:
     """Features and classes, as the catalogue or the arguments of a generated graph say."""
     about = datasets.about(dataset)
+    if not about.nodes:  # somebody else's: only the graph itself can tell
+        data = datasets.load(dataset)
+        return int(data.num_features), num_classes(data)
     given = {} if about.raw else datasets.arguments(dataset)
     communities = given.get("clients")
     classes = len(communities) if isinstance(communities, tuple) else given.get("classes", about.classes)

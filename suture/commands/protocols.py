@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 from rich.text import Text
 
-from suture.config.resolve import Layer, load_protocol, protocol_names
+from suture.config.layers import Layer, load_protocol, protocol_names
 from suture.report import console
 from suture.report.docs import field_docs
 from suture.settings import Protocol

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from suture import api
 from suture.commands.options import words
-from suture.config.resolve import load_config
+from suture.config.layers import load_config
 from suture.errors import ConfigError
+from suture.graph import datasets
 from suture.graph.cut import load_manifest
+from suture.runs.plan import DEFAULT_METHODS, DEFAULT_PROTOCOL, Plan, plan
 
 T = TypeVar("T")
 DEFAULT_DATASET = "cora"
@@ -49,30 +50,20 @@ class Work:
     chunk: int = 0
     threads: int | None = None
     quiet: bool = False
+    engine: str | None = None
+    """None: embedded, or for a run that goes on, the one it was begun with."""
 
 
-@dataclass(frozen=True)
-class Settled:
-    """A request without gaps."""
-
-    protocol: str
-    dataset: str
-    methods: tuple[str, ...]
-    request: Request
-    plan: api.Plan
-    """The same with every value resolved and checked."""
-
-
-def settle(request: Request) -> Settled:
-    """Fill the gaps and check every name and value; nothing is read but configuration and manifest."""
+def planned(request: Request) -> Plan:
+    """The plan that a request means, its gaps filled; nothing is read but configuration and manifest."""
     config = load_config(request.config) if request.config else None
     in_file = (config.dataset, config.protocol, config.methods) if config else (None, None, None)
     dataset = _first(request.dataset, in_file[0], DEFAULT_DATASET)
-    protocol = _first(request.protocol, in_file[1], api.DEFAULT_PROTOCOL)
-    methods = _first(request.methods, in_file[2], (DEFAULT_METHOD,) if request.single else api.DEFAULT_METHODS)
+    protocol = _first(request.protocol, in_file[1], DEFAULT_PROTOCOL)
+    methods = _first(request.methods, in_file[2], (DEFAULT_METHOD,) if request.single else DEFAULT_METHODS)
     if request.single and len(methods) > 1:
         raise ConfigError(f"`suture run` takes one method, got {', '.join(methods)}; choose one, or use `suture compare`")
-    made = api.plan(
+    made = plan(
         dataset,
         methods,
         protocol=protocol,
@@ -81,11 +72,9 @@ def settle(request: Request) -> Settled:
         overrides=request.overrides,
         config=request.config,
     )
-    if request.single:
-        made = replace(made, seeds=made.seeds[:1])
     if request.manifest:
         _check_manifest(request.manifest, request.clients)
-    return Settled(protocol, dataset, methods, request, made)
+    return made.single() if request.single else made
 
 
 def _first(typed: T | None, in_file: T | None, default: T) -> T:
@@ -100,12 +89,12 @@ def _check_manifest(manifest: Path, clients: int | None) -> None:
         raise ConfigError(f"--clients {clients} contradicts --manifest {manifest}, which has {given}; leave --clients out")
 
 
-def run_folder(made: api.Plan, work: Work) -> Path:
+def run_folder(made: Plan, work: Work) -> Path:
     """`--out`, or a new folder under runs/ named after the time, the dataset and the protocol."""
     if work.out is not None:
         return work.out
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{made.dataset.partition(':')[0].lower()}-{made.protocol.name}"
+    name = f"{stamp}-{datasets.label(made.dataset)}-{made.protocol.name}"
     same_second = (RUNS / (f"{name}-{n}" if n > 1 else name) for n in range(1, 1000))
     return next(path for path in same_second if not path.exists())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from suture import api
 from suture.commands.planning import dry_run
-from suture.commands.request import Request, Settled, Work, run_folder, settle, use_device
+from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import StorageError
@@ -20,82 +21,57 @@ from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report
-from suture.runs.runner import Interrupted, Tick
+from suture.runs.folder import EMBEDDED, is_begun, read_asked, read_plan
+from suture.runs.loop import Interrupted
+from suture.runs.outcome import Tick
 
 STDOUT = "-"
 
 
 def start(request: Request, work: Work, only_plan: bool) -> None:
     """Plan a comparison or a run and, unless only the plan is wanted, carry it out and print its table."""
-    settled = settle(request)
-    out = run_folder(settled.plan, work)
+    made = planned(request)
+    out = run_folder(made, work)
     if only_plan:
-        dry_run(settled.plan, out, request.manifest)
+        dry_run(made, out, request.manifest)
         return
     use_device(work)
     check_json_target(work.json)
-    with _supervised(out, settled.plan, work) as options:
-        comparison = _run(settled, out, options) if request.single else _compare(settled, out, options)
-    _conclude(comparison, settled.plan, out, work)
+    with _supervised(out, made, work, work.engine or EMBEDDED) as options:
+        if request.single:
+            result = api.run_plan(made, manifest=request.manifest, out=out, options=options)
+            comparison = api.Comparison((result.outcome,))
+        else:
+            comparison = api.compare_plan(made, manifest=request.manifest, out=out, options=options)
+    _conclude(comparison, made, out, work)
 
 
 def resume(path: Path, work: Work) -> None:
     """Bring a run or comparison to its end, with the threads it was begun with, and print its table."""
-    made, asked = api.read_plan(path), api.read_asked(path)
+    asked, made = read_asked(path), read_plan(path)
     check_json_target(work.json)
-    use_device(replace(work, threads=asked["threads"]))
-    with _supervised(path, made, work) as options:
-        comparison = api.resume(path, options=options)
+    use_device(replace(work, threads=asked.threads))
+    with _supervised(path, made, work, work.engine or asked.engine) as options:
+        comparison = api.resume_plan(made, path, options=options)
     _conclude(comparison, made, path, work)
 
 
-def _compare(settled: Settled, out: Path, options: api.Options) -> api.Comparison:
-    request = settled.request
-    return api.compare(
-        settled.dataset,
-        settled.methods,
-        protocol=settled.protocol,
-        clients=request.clients,
-        seeds=request.seeds,
-        overrides=request.overrides,
-        config=request.config,
-        manifest=request.manifest,
-        out=out,
-        options=options,
-    )
-
-
-def _run(settled: Settled, out: Path, options: api.Options) -> api.Comparison:
-    request = settled.request
-    result = api.run(
-        settled.dataset,
-        settled.methods[0],
-        protocol=settled.protocol,
-        clients=request.clients,
-        seed=settled.plan.seeds[0],
-        overrides=request.overrides,
-        config=request.config,
-        manifest=request.manifest,
-        out=out,
-        options=options,
-    )
-    return api.Comparison((result.outcome,))
-
-
 @contextmanager
-def _supervised(out: Path, made: api.Plan, work: Work) -> Iterator[api.Options]:
+def _supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[api.Options]:
     """Options that show progress and obey signals; whatever stops a run, the user hears how to go on."""
     runs = len(made.methods) * len(made.seeds)
-    with Stopper() as stopper, watching(console.notes(), runs, work.quiet) as watch:
+    # A live line would be drawn over a debugger's prompt, and over what --verbose tells.
+    live = engine == EMBEDDED and not logging.getLogger("suture").isEnabledFor(logging.INFO)
+    with Stopper() as stopper, watching(console.notes(), runs, work.quiet, live) as watch:
 
         def watch_and_note(method: str, seed: int, tick: Tick) -> None:
             stopper.training = True
             watch(method, seed, tick)
 
         try:
-            yield api.Options(work.data_root, work.device, work.chunk, watch_and_note, lambda: stopper.asked)
+            yield api.Options(work.data_root, work.device, work.chunk, watch_and_note, lambda: stopper.asked, engine)
         except (Interrupted, StorageError, Halt) as stopped:
-            begun = any((out / name).exists() for name in (api.RUN, api.COMPARISON))
+            begun = is_begun(out)
             if isinstance(stopped, Halt):
                 stopped = Interrupted("stopped at once" if begun else "stopped before the first round; nothing was kept")
             raise type(stopped)(f"{stopped}; continue with: suture resume {out}" if begun else str(stopped)) from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import scipy.sparse
 import torch
@@ -20,6 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.tree import is_tiled
+
+
+def pointers(lengths: Tensor) -> Tensor:
+    """Where each of consecutive pieces begins, and where the last one ends, [K] to [K + 1]."""
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,7 @@ class SparseMatrix:
         """From coordinates in any order (kept stable inside a row)."""
         order = _grouped(row, shape[0])
         counts = torch.bincount(row, minlength=shape[0])
-        rowptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return SparseMatrix(rowptr.int(), col[order].int(), val[order], shape[1])
+        return SparseMatrix(pointers(counts).int(), col[order].int(), val[order], shape[1])
 
     def take_rows(self, index: Tensor) -> SparseMatrix:
         """Some rows, in the given order."""
@@ -65,7 +69,7 @@ class SparseMatrix:
             return self._of_scipy(self._scipy[index.numpy()], self.columns)
         start = self.rowptr[index].long()
         lengths = self.rowptr[index + 1].long() - start
-        rowptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        rowptr = pointers(lengths)
         within = torch.arange(int(rowptr[-1]), device=index.device) - torch.repeat_interleave(rowptr[:-1], lengths)
         entry = torch.repeat_interleave(start, lengths) + within
         return SparseMatrix(rowptr.int(), self.col[entry], self.val[entry], self.columns)
@@ -142,6 +146,11 @@ class Segments:
         )
 
     @cached_property
+    def place(self) -> Tensor:
+        """The place (0, 1, ...) of each row inside its client, int64 [N]."""
+        return torch.arange(self.total, device=self.ptr.device) - self.ptr[:-1][self.client]
+
+    @cached_property
     def equal_size(self) -> int | None:
         """The common number of rows, if all clients have as many: then batched products apply."""
         sizes = set(self.ptr.diff().tolist())
@@ -161,10 +170,20 @@ class Segments:
 def segments_of(client: Tensor, clients: int) -> Segments:
     """Segments of rows that are sorted by client, from the client of each row."""
     counts = torch.bincount(client, minlength=clients)
-    return Segments(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
+    return Segments(pointers(counts))
 
 
-class _SparseProduct(torch.autograd.Function):
+class Differentiable(torch.autograd.Function):
+    """An operation with a backward pass of its own. torch leaves `apply` without types; here it has them."""
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def apply(cls, *args: Any, **kwargs: Any) -> Any:
+            """What `forward` returns."""
+
+
+class _SparseProduct(Differentiable):
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, dense: Tensor) -> Tensor:
         ctx.matrix = matrix
@@ -177,11 +196,11 @@ class _SparseProduct(torch.autograd.Function):
 
 def sparse_product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
     """Matrix @ dense, differentiable in `dense`: message passing, or sparse features times weights."""
-    result: Tensor = _SparseProduct.apply(matrix, dense)  # type: ignore[no-untyped-call]
+    result: Tensor = _SparseProduct.apply(matrix, dense)
     return result
 
 
-class _StackedProduct(torch.autograd.Function):
+class _StackedProduct(Differentiable):
     """Sparse features times K weights.
 
     While all clients still hold the same weights (the first step after a broadcast) the product reads one copy of them,
@@ -202,11 +221,11 @@ class _StackedProduct(torch.autograd.Function):
 
 def stacked_product(plain: SparseMatrix, stacked: SparseMatrix, weight_KFH: Tensor) -> Tensor:
     """Rows of `plain` times each owner's weight; `stacked` is `plain` with column f of client k at k * F + f."""
-    result: Tensor = _StackedProduct.apply(plain, stacked, weight_KFH)  # type: ignore[no-untyped-call]
+    result: Tensor = _StackedProduct.apply(plain, stacked, weight_KFH)
     return result
 
 
-class _SegmentProduct(torch.autograd.Function):
+class _SegmentProduct(Differentiable):
     @staticmethod
     def forward(ctx: Any, x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
         ctx.save_for_backward(x_NF, weight_KFH)
@@ -255,11 +274,11 @@ def _outer(x_NF: Tensor, grad_NH: Tensor, segments: Segments) -> Tensor:
 
 def segment_product(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
     """Each client's rows times its own weight, [N, H]."""
-    result: Tensor = _SegmentProduct.apply(x_NF, weight_KFH, segments)  # type: ignore[no-untyped-call]
+    result: Tensor = _SegmentProduct.apply(x_NF, weight_KFH, segments)
     return result
 
 
-class _Activate(torch.autograd.Function):
+class _Activate(Differentiable):
     """Bias, ReLU and dropout in one pass, in place.
 
     After ReLU and dropout an element is positive exactly where both let it through, so the output itself is the mask of
@@ -317,7 +336,7 @@ def activate(
     """dropout(relu(h + bias)), overwriting `h_NH`. `kept` [N, H] is the dropout mask, `scale` its 1 / (1 - p)."""
     if kept is not None and not relu:
         raise ValueError("activate drops units after a ReLU only: its backward pass reads the mask from the output")
-    result: Tensor = _Activate.apply(h_NH, bias_KH, segments, relu, kept, scale)  # type: ignore[no-untyped-call]
+    result: Tensor = _Activate.apply(h_NH, bias_KH, segments, relu, kept, scale)
     return result
 
 

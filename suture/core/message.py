@@ -3,34 +3,27 @@
 A record is a frozen dataclass whose first field `ids` names the clients on its leading axis and whose other fields are
 Tensor [K, ...], Tree of those, Rows (ragged), or a plain scalar shared by all. Because the axis is labelled, content is
 always routed by client id, never by position. Every field of a message says what kind of thing it tells about a client,
-`loss: Annotated[Tensor, Kind.LOSSES]`, so that the ledger can say what left whom. The byte format is closed, never pickled:
-
-    b"SUT1" | header length (4 bytes, little endian) | JSON header | tensor bytes in header order
+`loss: Annotated[Tensor, Kind.LOSSES]`, so that the ledger can say what left whom. The byte format (`core/packing.py`) is
+closed, never pickled.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Self, TypeVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
+from suture.core.kernels import pointers
+from suture.core.packing import MAGIC, Scalar, bytes_of, dtype_name, parse
 from suture.core.tree import Tree, take_rows
 from suture.errors import IntegrityError
-
-Scalar = int | float | bool | str
-MAGIC = b"SUT1"
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
-}
 
 
 class Kind(StrEnum):
@@ -75,15 +68,14 @@ class Rows:
         """The rows of some clients, in that order."""
         bounds = self.ptr.tolist()
         pieces = [self.values[bounds[k] : bounds[k + 1]] for k in index]
-        lengths = torch.tensor([0] + [piece.shape[0] for piece in pieces])
-        return Rows(torch.cat(pieces) if pieces else self.values[:0], lengths.cumsum(0))
+        lengths = torch.tensor([piece.shape[0] for piece in pieces], dtype=torch.int64)
+        return Rows(torch.cat(pieces) if pieces else self.values[:0], pointers(lengths))
 
     @staticmethod
     def concat(parts: Sequence[Rows]) -> Rows:
         """Stack the client axes of several ragged pieces."""
         lengths = torch.cat([part.ptr.diff() for part in parts])
-        ptr = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        return Rows(torch.cat([part.values for part in parts]), ptr)
+        return Rows(torch.cat([part.values for part in parts]), pointers(lengths))
 
 
 Value = Tensor | Tree | Rows | Scalar
@@ -167,7 +159,7 @@ class Record:
 
     def _header(self) -> bytes:
         scalars = {name: value for name, value in self.contents() if isinstance(value, Scalar)}
-        layout = [[path, _dtype_name(t.dtype), list(t.shape)] for path, t in self.tensors().items()]
+        layout = [[path, dtype_name(t.dtype), list(t.shape)] for path, t in self.tensors().items()]
         header = {"type": type(self).__name__, "ids": list(self.ids), "scalars": scalars, "tensors": layout}
         return json.dumps(header, separators=(",", ":")).encode()
 
@@ -178,13 +170,13 @@ class Record:
     def pack(self) -> bytes:
         """To bytes."""
         header = self._header()
-        body = [_bytes_of(tensor) for tensor in self.tensors().values()]
+        body = [bytes_of(tensor) for tensor in self.tensors().values()]
         return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, *body])
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """From bytes; anything but a well-formed record of this very type is refused."""
-        kind, ids, scalars, tensors = _parse(data)
+        kind, ids, scalars, tensors = parse(data)
         if kind != cls.__name__:
             raise IntegrityError(f"expected a {cls.__name__} message, got {kind!r}; it was refused")
         record = cls.from_tensors(ids, scalars, tensors)
@@ -319,84 +311,3 @@ def _has_client_axis(value: Value, clients: int) -> bool:
             return False
         return bool(ptr[0] == 0) and bool(ptr[-1] == value.values.shape[0]) and bool((ptr[1:] >= ptr[:-1]).all())
     return True
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise TypeError(f"{dtype} does not travel; convert it to one of {', '.join(DTYPES)}")
-    return name
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    """What is in memory, without a copy where it is already in the right place and order."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _refusal(why: str) -> IntegrityError:
-    return IntegrityError(f"malformed message ({why}); it was refused")
-
-
-def kind_of(data: bytes) -> str:
-    """The name of the type that a packed record claims to be."""
-    kind = _header_of(data)[0]["type"]
-    if not isinstance(kind, str):
-        raise _refusal("its header has entries of another kind")
-    return kind
-
-
-def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
-    """(the header, where it ends)."""
-    if data[:4] != MAGIC:
-        raise _refusal("it does not start like one of ours")
-    end = 8 + int.from_bytes(data[4:8], "little")
-    try:
-        header = json.loads(data[8:end])
-    except (ValueError, RecursionError) as error:
-        raise _refusal("its header cannot be read") from error
-    if not isinstance(header, dict) or set(header) != {"type", "ids", "scalars", "tensors"}:
-        raise _refusal("its header is not complete")
-    return header, end
-
-
-def _parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[str, Tensor]]:
-    header, end = _header_of(data)
-    view = memoryview(data)
-    kind, ids, scalars, layout = header["type"], header["ids"], header["scalars"], header["tensors"]
-    plain = isinstance(kind, str) and isinstance(scalars, dict) and isinstance(ids, list) and isinstance(layout, list)
-    if not plain or not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids):
-        raise _refusal("its header has entries of another kind")
-    tensors: dict[str, Tensor] = {}
-    for entry in layout:
-        path, dtype, shape = _layout_of(entry)
-        size = math.prod(shape) * dtype.itemsize
-        if end + size > len(data):
-            raise _refusal("it is cut short")
-        if path in tensors:
-            raise _refusal("it holds a tensor twice")
-        tensors[path] = _tensor_of(view[end : end + size], dtype, shape)
-        end += size
-    if end != len(data):
-        raise _refusal("it is longer than its header says")
-    return kind, tuple(ids), scalars, tensors
-
-
-def _layout_of(entry: object) -> tuple[str, torch.dtype, list[int]]:
-    if isinstance(entry, list) and len(entry) == 3:
-        path, dtype, shape = entry
-        named = isinstance(path, str) and isinstance(dtype, str) and dtype in DTYPES
-        if named and isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape):
-            return path, DTYPES[dtype], shape
-    raise _refusal("its header does not describe its tensors")
-
-
-def _tensor_of(content: memoryview, dtype: torch.dtype, shape: list[int]) -> Tensor:
-    try:
-        if not content:
-            return torch.empty(shape, dtype=dtype)
-        flat = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if dtype is torch.bool and bool((flat > 1).any()):
-            raise _refusal("it holds a truth value that is neither true nor false")
-        return flat.view(dtype).view(shape)
-    except (RuntimeError, OverflowError, TypeError) as error:  # sizes that no tensor can have
-        raise _refusal("its header describes an impossible tensor") from error

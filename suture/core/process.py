@@ -2,8 +2,8 @@
 
 glibc gives every allocation above 32 MB back to the system when it is freed, and the next one of that size pays for
 fresh, zeroed pages again. A round allocates the same few large tensors over and over, so keeping the pages makes it up
-to twice as fast (measured on Coauthor CS). The command line and the benchmarks call `settle` once at their start, before
-torch is imported.
+to twice as fast (measured on Coauthor CS). The command line and the benchmarks call `prepare_process` once at their
+start, before torch is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # from <malloc.h>
 
 
-def settle() -> None:
+def prepare_process() -> None:
     """Make both choices for this process."""
     spin_briefly()
     reuse_freed_pages()

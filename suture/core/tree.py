@@ -24,9 +24,9 @@ def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     return {name: function(value) for name, value in tree.items()}
 
 
-def tile(tree: Tree, clients: int) -> Tree:
-    """One model for everybody: [1, ...] to [K, ...] without copying (the rows share memory)."""
-    return map_tree(lambda value: value.expand(clients, *value.shape[1:]), tree)
+def tile(tree: Tree, clients: int, device: torch.device | None = None) -> Tree:
+    """One model for everybody, on `device` if one is given: [1, ...] to [K, ...] without copying (the rows share memory)."""
+    return map_tree(lambda value: value.expand(clients, *value.shape[1:]).to(device or value.device), tree)
 
 
 def is_tiled(value: Tensor) -> bool:
@@ -61,9 +61,24 @@ def split(tree: Tree, names: Iterable[str]) -> tuple[Tree, Tree]:
     )
 
 
+def prefixed(prefix: str, tree: Tree) -> Tree:
+    """The entries with a prefix before their names."""
+    return {prefix + name: value for name, value in tree.items()}
+
+
+def under(prefix: str, tree: Tree) -> Tree:
+    """The entries whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
+
+
+def column(row_K: Tensor, like: Tensor) -> Tensor:
+    """[K] to [K, 1, ...], to be multiplied with `like`."""
+    return row_K.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+
+
 def squared_distance(left: Tree, right: Tree) -> Tensor:
     """||left_k - right_k||^2 for each client, shape [K]."""
-    parts = [(value - right[name]).flatten(1).square().sum(1) for name, value in left.items()]
+    parts = [(value - right[name]).reshape(value.shape[0], -1).square().sum(1) for name, value in left.items()]
     return torch.stack(parts).sum(0)
 
 

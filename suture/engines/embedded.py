@@ -8,31 +8,18 @@ client by client, as on a network.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, cast
 
 import torch
-from torch import Tensor
 
-from suture.core.message import Message, Model, Nothing, Record, Scalar
-from suture.core.streams import Streams, rank
+from suture.core.message import Message, Model, Nothing, Record
+from suture.core.packing import Scalar
+from suture.core.streams import Streams
 from suture.engines.robust import Robust
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
-
-
-class Ledger(Protocol):
-    """Whoever writes down what was sent."""
-
-    def record(self, number: int, step: str, direction: str, message: Message) -> None:
-        """One message to or from each client in `message.ids`."""
-
-
-class NoLedger:
-    """Nobody writes anything down."""
-
-    def record(self, number: int, step: str, direction: str, message: Message) -> None:
-        """Ignore it."""
+from suture.method import Clients, Method, Scores, Task
+from suture.seam import Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, V
 
 
 @dataclass
@@ -44,29 +31,25 @@ class Chunk(Generic[S]):
 
 
 @dataclass
-class Shared(Generic[S]):
+class Shared(Common, Generic[S]):
     """What a cohort and its samples have in common."""
 
     method: Method[Any, S]
-    task: Task
     chunks: list[Chunk[S]]
     ledger: Ledger
     through_bytes: bool
     robust: Robust | None = None
-    asked: int = 0
-    reports: dict[str, float] = field(default_factory=dict)
-    kept: dict[str, Tensor] = field(default_factory=dict)
 
 
-class EmbeddedCohort(Generic[S]):
-    """All clients, or a sample of them; see `suture.method.Cohort`."""
+class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
+    """All clients, or a sample of them; see `suture.seam`."""
 
-    def __init__(self, shared: Shared[S], ids: Sequence[str]) -> None:
-        self._shared = shared
-        self._ids = tuple(ids)
+    one_by_one: ClassVar[bool] = False
+    """One client at a time and every message through bytes, whatever is asked for."""
 
-    @staticmethod
+    @classmethod
     def start(
+        cls,
         method: Method[Any, S],
         graph: GraphBatch,
         task: Task,
@@ -75,69 +58,34 @@ class EmbeddedCohort(Generic[S]):
         ledger: Ledger | None = None,
         through_bytes: bool = False,
         robust: Robust | None = None,
-    ) -> EmbeddedCohort[S]:
+    ) -> Self:
         """Give every client its initial state. `chunk_size` 0 runs all clients at once."""
-        size = chunk_size or len(graph.ids)
-        chunks = []
-        for first in range(0, len(graph.ids), size):
-            part = graph.select(graph.ids[first : first + size])
-            rng = Streams.of(task.seed, part.ids, "init", device=part.device)
-            chunks.append(Chunk(part, method.init_clients(Clients(part, Nothing(part.ids), rng, task))))
-        shared = Shared(method, task, chunks, ledger or NoLedger(), through_bytes, robust)
-        return EmbeddedCohort(shared, graph.ids)
+        size, through_bytes = (1, True) if cls.one_by_one else (chunk_size or len(graph.ids), through_bytes)
+        parts = [graph.select(graph.ids[first : first + size]) for first in range(0, len(graph.ids), size)]
+        chunks = [cls._chunk(method, part, task) for part in parts]
+        return cls(Shared(method, chunks, ledger or NoLedger(), through_bytes, robust, task=task), graph.ids)
 
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Who belongs to it."""
-        return self._ids
-
-    @property
-    def asked(self) -> int:
-        """How many times clients were asked so far; numbers the random streams."""
-        return self._shared.asked
-
-    def sample(self, fraction: float) -> EmbeddedCohort[S]:
-        """A random share of the clients, at least one, whatever their order."""
-        count = max(1, round(fraction * len(self._ids)))
-        if count >= len(self._ids):
-            return self
-        ranks = rank(self._shared.task.seed, self._ids, "sample", self._shared.asked)
-        chosen = {name for _, name in sorted(zip(ranks, self._ids, strict=True))[:count]}
-        return EmbeddedCohort(self._shared, [name for name in self._ids if name in chosen])
-
-    def report(self, **values: float) -> None:
-        """Keep the numbers until the runner takes them."""
-        self._shared.reports.update(values)
-
-    def keep(self, **tensors: Tensor) -> None:
-        """Keep the tensors until the runner takes them."""
-        self._shared.kept.update({name: tensor.detach().cpu() for name, tensor in tensors.items()})
-
-    def take_kept(self) -> dict[str, Tensor]:
-        """The tensors kept since the last call."""
-        taken, self._shared.kept = self._shared.kept, {}
-        return taken
-
-    def take_reports(self) -> dict[str, float]:
-        """The numbers reported since the last call."""
-        taken, self._shared.reports = self._shared.reports, {}
-        return taken
+    @staticmethod
+    def _chunk(method: Method[Any, S], part: GraphBatch, task: Task) -> Chunk[S]:
+        """These clients with their initial state."""
+        rng = Streams.of(task.seed, part.ids, "init", device=part.device)
+        return Chunk(part, method.init_clients(Clients(part, Nothing(part.ids), rng, task)))
 
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run a step on every client of the cohort, chunk by chunk."""
-        shared = self._shared
+        shared = self._common
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
         shared.asked += 1
-        reply = self._ask(step, message)
+        reply = self._ask(step, message, shared.round)
         return shared.robust.fold(step.__name__, reply) if shared.robust else reply
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; training goes on as if this had not been asked."""
-        return self._ask(self._shared.method.evaluate, deployed)
+        return self._ask(self._common.method.evaluate, deployed)
 
-    def _ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
-        shared, name = self._shared, step.__name__
+    def _ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M, round: int = 0) -> R:
+        shared, name = self._common, step.__name__
         message = message.select(self._ids)
         shared.ledger.record(shared.asked, name, "down", message)
         replies: list[R] = []
@@ -145,19 +93,19 @@ class EmbeddedCohort(Generic[S]):
         for chunk in shared.chunks:
             ids = [name for name in chunk.graph.ids if name in wanted]
             if ids:
-                replies.append(self._run(chunk, ids, step, message.select(ids)))
+                replies.append(self._run(chunk, step, message.select(ids), round))
         reply = type(replies[0]).concat(replies).select(self._ids)
         shared.ledger.record(shared.asked, name, "up", reply)
         return reply
 
-    def _run(self, chunk: Chunk[S], ids: Sequence[str], step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
-        shared = self._shared
+    def _run(self, chunk: Chunk[S], step: Callable[[Clients[S], M], tuple[S, R]], message: M, round: int) -> R:
+        shared, ids = self._common, message.ids
         graph = chunk.graph.select(ids)
         rng = Streams.of(shared.task.seed, ids, "ask", shared.asked, device=graph.device)
         message = on_device(_through_bytes(message) if shared.through_bytes else message, graph.device)
-        state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task), message)
+        state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task, round), message)
         for record in (state, reply):
-            _check(record, tuple(ids), step.__name__)
+            _check(record, ids, step.__name__)
         chunk.state = chunk.state.replace_rows(state)
         return _through_bytes(reply) if shared.through_bytes else reply
 
@@ -167,7 +115,7 @@ class EmbeddedCohort(Generic[S]):
 
     def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
         """The complete models of these clients, for the run to keep."""
-        method = self._shared.method
+        method = self._common.method
         return self.peek(lambda clients: method.assemble(clients, deployed.select(clients.ids))).select(ids)
 
     def committed(self) -> None:
@@ -175,22 +123,26 @@ class EmbeddedCohort(Generic[S]):
 
     def peek(self, look: Callable[[Clients[S]], R]) -> R:
         """What an experimenter, but no server, may see: `look` at the clients without asking them anything."""
-        views = [Clients(chunk.graph, chunk.state, self._rng(chunk), self._shared.task) for chunk in self._shared.chunks]
+        views = [Clients(chunk.graph, chunk.state, self._rng(chunk), self._common.task) for chunk in self._common.chunks]
         seen = [look(view) for view in views]
         return type(seen[0]).concat(seen)
 
     def _rng(self, chunk: Chunk[S]) -> Streams:
-        return Streams.of(self._shared.task.seed, chunk.graph.ids, "peek", device=chunk.graph.device)
+        return Streams.of(self._common.task.seed, chunk.graph.ids, "peek", device=chunk.graph.device)
 
     def states(self) -> list[S]:
         """What the clients keep, chunk by chunk, for a checkpoint."""
-        return [chunk.state for chunk in self._shared.chunks]
+        return [chunk.state for chunk in self._common.chunks]
 
     def restore(self, states: Sequence[S], asked: int) -> None:
-        """Continue from a checkpoint."""
-        for chunk, state in zip(self._shared.chunks, states, strict=True):
+        """Continue from a checkpoint; its clients may have been together in other chunks."""
+        chunks = self._common.chunks
+        if [state.ids for state in states] != [chunk.graph.ids for chunk in chunks]:
+            everybody = type(states[0]).concat(states)
+            states = [everybody.select(chunk.graph.ids) for chunk in chunks]
+        for chunk, state in zip(chunks, states, strict=True):
             chunk.state = state
-        self._shared.asked = asked
+        self._common.asked = asked
 
 
 def _through_bytes(message: M) -> M:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.kernels import Segments, SparseMatrix, segment_product, segments_of, stacked_product
+from suture.core.kernels import Segments, SparseMatrix, pointers, segment_product, segments_of, stacked_product
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
 DENSE_SPEED_UP = 5
@@ -278,8 +278,8 @@ class GraphBatch:
         position = {name: k for k, name in enumerate(self.ids)}
         bounds = self.segments.bounds
         pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in map(position.__getitem__, ids)]
-        lengths = torch.tensor([0] + [piece.numel() for piece in pieces], device=self.device)
-        return self._at(torch.cat(pieces), tuple(ids), Segments(lengths.cumsum(0)))
+        lengths = torch.tensor([piece.numel() for piece in pieces], dtype=torch.int64, device=self.device)
+        return self._at(torch.cat(pieces), tuple(ids), Segments(pointers(lengths)))
 
     def induced(self, nodes: Tensor) -> GraphBatch:
         """The same clients with some of their nodes (flat positions, ascending) and the links among these."""
@@ -341,7 +341,7 @@ def batch_of(
 ) -> GraphBatch:
     """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
     num_nodes = int(data.num_nodes)
-    segments = Segments(torch.tensor([0] + [m.numel() for m in members]).cumsum(0))
+    segments = Segments(pointers(torch.tensor([m.numel() for m in members])))
     index = torch.cat(list(members))
     has_edges = ~torch.tensor(list(graphless))[segments.client]
     # Members are sorted, so (client, node) keys are too: an edge survives if its far end is a key of the same client.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch_geometric.data import Data
 
+from suture import plugins
 from suture.errors import ConfigError, DataError, IntegrityError, unknown
 from suture.graph.data import num_classes, validate
 from suture.graph.sources import cache as source_cache
@@ -18,8 +20,25 @@ from suture.graph.sources import read as source_read
 from suture.graph.sources.catalogue import PUBLIC, DatasetInfo, RawSet
 from suture.graph.sources.fetch import Source, fetch, hashes
 from suture.graph.synthetic import block_communities, contextual_block_model
+from suture.plugins import Door, absolute, check_function, is_spelled
 
-GENERATORS: dict[str, Callable[..., Data]] = {"csbm": contextual_block_model, "sbm": block_communities}
+Argument = int | float | str | bool | tuple[int, ...]
+"""What a generated graph can be told."""
+Maker = Callable[..., Data]
+GENERATORS: dict[str, Maker] = {"csbm": contextual_block_model, "sbm": block_communities}
+
+
+def _check_maker(thing: object, how: str) -> Maker:
+    function = check_function(thing, how, "dataset", 0)
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if argument != "seed" and not isinstance(parameter.default, Argument):
+            raise ConfigError(
+                f"{how}: the default of {argument} must be a number, a text, true or false, or a tuple of ints"
+            )
+    return function
+
+
+DOOR: Door[Maker] = Door("dataset", "suture.datasets", GENERATORS, _check_maker)
 
 _GENERATED = (
     DatasetInfo(
@@ -91,7 +110,7 @@ def load(name: str, root: Path | None = None, *, allow_download: bool = True, se
     """
     info = about(name)
     if not info.raw:
-        return GENERATORS[info.name](**arguments(name), seed=seed)
+        return _made(info.name, arguments(name), seed)
     root = data_root(root)
     raw, _, files = _obtain(info, root, allow_download)
     kept = source_cache.cache_folder() / "processed" / f"{info.name}-{_cache_key(raw, files)}.safetensors"
@@ -103,16 +122,51 @@ def load(name: str, root: Path | None = None, *, allow_download: bool = True, se
 
 
 def about(name: str) -> DatasetInfo:
-    """The catalogue's entry of a graph; a misspelt name or argument is refused before anything is read."""
-    base = name.partition(":")[0].lower()
+    """What is known of a graph; a misspelt name or argument is refused before anything is read."""
+    base, given = _split(name)
     known = {info.name: info for info in catalogue()}
-    if base not in known:
-        raise unknown("dataset", base, known)
-    if known[base].raw and ":" in name:
+    if base not in known and base not in DOOR.names() and not is_spelled(base):
+        raise unknown("dataset", base, (*known, *DOOR.names()))
+    info = known.get(base) or _foreign(base)
+    if info.raw and given is not None:
         raise ConfigError(f"dataset {base!r} takes no arguments, got {name!r}; only {', '.join(GENERATORS)} take them")
-    if not known[base].raw:
+    if not info.raw:
         arguments(name)
-    return known[base]
+    return info
+
+
+def settled(name: str) -> str:
+    """The name as another process understands it, wherever it runs; checked."""
+    base, given = _split(name)
+    about(name)
+    return name if not is_spelled(base) else absolute(base, "dataset") + (f":{given}" if given else "")
+
+
+def label(name: str) -> str:
+    """A short name, fit for a folder's."""
+    base = _split(name)[0]
+    return base if not is_spelled(base) else re.sub(r"\W+", "-", Path(base.partition(":")[0]).stem).lower()
+
+
+def source_of(name: str) -> plugins.Source | None:
+    """Where the function that makes somebody else's graph is to be found again; None for graphs that come with Suture."""
+    base = _split(name)[0]
+    return None if base in {info.name for info in catalogue()} else DOOR.source(base, DOOR.find(base))
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """What makes a graph, and its arguments: `csbm:nodes=50`, `my_data.py:load`, `my_data.py:load:nodes=50`."""
+    base, _, given = name.partition(":")
+    if base.lower() in {info.name for info in catalogue()} or base in DOOR.names():
+        return base.lower() if base not in DOOR.names() else base, given if ":" in name else None
+    spelt = re.fullmatch(r"([^:]+:[A-Za-z_]\w*)(?::(.*))?", name)
+    return (spelt[1], spelt[2]) if spelt else (name if is_spelled(name) else base.lower(), None)
+
+
+def _foreign(base: str) -> DatasetInfo:
+    """Of somebody else's graph all that can be known before it is made is what its function says of itself."""
+    said = inspect.getdoc(DOOR.find(base)) or "no description"
+    return DatasetInfo(base, base, 0, 0, 0, 0, said.splitlines()[0], "not stated", "not stated")
 
 
 def _obtain(info: DatasetInfo, root: Path, allow_download: bool) -> tuple[RawSet, Source, dict[str, str]]:
@@ -147,17 +201,30 @@ def _expected(info: DatasetInfo, data: Data, folder: Path) -> Data:
     return data
 
 
-def arguments(name: str) -> dict[str, int | float | tuple[int, ...]]:
+def _made(base: str, given: dict[str, Argument], seed: int) -> Data:
+    """A generated graph, or somebody else's."""
+    function = DOOR.find(base)
+    if "seed" in inspect.signature(function).parameters:
+        given = {**given, "seed": seed}
+    if base in GENERATORS:
+        return function(**given)
+    try:
+        data = function(**given)
+    except Exception as error:
+        raise DataError(
+            f"the dataset {base} cannot be made ({type(error).__name__}: {error}); repair its function"
+        ) from error
+    if not isinstance(data, Data):
+        raise DataError(f"the dataset {base} must be a torch_geometric.data.Data, got {type(data).__name__}")
+    return data
+
+
+def arguments(name: str) -> dict[str, Argument]:
     """`csbm:nodes=5000,degree=10` to keyword arguments of its generator, typed by the generator's defaults."""
-    base, _, text = name.partition(":")
-    base = base.lower()
-    defaults = {
-        argument: parameter.default
-        for argument, parameter in inspect.signature(GENERATORS[base]).parameters.items()
-        if argument != "seed"
-    }
-    given: dict[str, int | float | tuple[int, ...]] = {}
-    for part in filter(None, text.split(",")):
+    base, text = _split(name)
+    defaults = argument_defaults(base)
+    given: dict[str, Argument] = {}
+    for part in filter(None, (text or "").split(",")):
         argument, _, value = (piece.strip() for piece in part.partition("="))
         argument = argument.replace("-", "_")
         if argument not in defaults:
@@ -168,11 +235,17 @@ def arguments(name: str) -> dict[str, int | float | tuple[int, ...]]:
     return given
 
 
-def _value(what: str, text: str, default: int | float | tuple[int, ...]) -> int | float | tuple[int, ...]:
+def argument_defaults(base: str) -> dict[str, Argument]:
+    """The arguments of the function that makes a graph, without its seed, and their defaults."""
+    found = inspect.signature(DOOR.find(base)).parameters.items()
+    return {argument: parameter.default for argument, parameter in found if argument != "seed"}
+
+
+def _value(what: str, text: str, default: Argument) -> Argument:
     try:
         if isinstance(default, tuple):
             return tuple(int(part) for part in text.split("/"))
-        return type(default)(text)
-    except ValueError:
+        return {"true": True, "false": False}[text] if isinstance(default, bool) else type(default)(text)
+    except (ValueError, KeyError):
         kinds = {int: "a whole number", float: "a number", tuple: "whole numbers joined by / such as 5/5/40"}
-        raise ConfigError(f"{what} must be {kinds[type(default)]}, got {text!r}") from None
+        raise ConfigError(f"{what} must be {kinds.get(type(default), 'true or false')}, got {text!r}") from None

@@ -62,8 +62,6 @@ def hidden_nodes(graph: GraphBatch, share: float, rng: Streams) -> Tensor:
     """Which nodes to hide, bool [N]: a random subset of each client's nodes."""
     wanted = (graph.sizes * share).round().long().clamp_min(1).minimum(graph.sizes - 1).clamp_min(0)  # [K]
     order = rng.shuffle(graph.segments.ptr)
-    owner = graph.segments.client
-    place = torch.arange(order.numel(), device=graph.device) - graph.segments.ptr[:-1][owner]
     concealed = torch.zeros(graph.num_nodes, dtype=torch.bool, device=graph.device)
-    concealed[order[place < wanted[owner]]] = True
+    concealed[order[graph.segments.place < wanted[graph.segments.client]]] = True
     return concealed

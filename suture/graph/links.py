@@ -11,7 +11,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from suture.core.kernels import Segments, segments_of
+from suture.core.kernels import Segments, pointers, segments_of
 from suture.core.streams import Streams
 from suture.errors import PartitionError
 from suture.graph.batch import GraphBatch, Pairs
@@ -29,7 +29,7 @@ def pair_keys(pairs: Tensor, nodes: int) -> Tensor:
 
 def sample_non_edges(graph: GraphBatch, counts: Tensor, edge_keys: Tensor, rng: Streams) -> Tensor:
     """Up to `counts[k]` random pairs inside client k that are not in the sorted `edge_keys`, [2, P] sorted by client."""
-    ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    ptr = pointers(counts)
     owner = Segments(ptr).client
     start, size = graph.segments.ptr[:-1][owner], graph.sizes[owner]
     pairs = torch.zeros(2, owner.numel(), dtype=torch.int64, device=graph.device)
@@ -57,8 +57,7 @@ def hide_links(graph: GraphBatch, shares: SplitSettings, seed: int) -> GraphBatc
     _check(graph, segments, shares)
     rng = Streams.of(seed, graph.ids, "links", device=graph.device)
     edges = edges[:, rng.fork("shuffle").shuffle(segments.ptr)]
-    place = torch.arange(edges.shape[1], device=graph.device) - segments.ptr[:-1][segments.client]
-    share = (place + 0.5) / segments.ptr.diff()[segments.client]
+    share = (segments.place + 0.5) / segments.ptr.diff()[segments.client]
     last_train, last_validation = shares.train, shares.train + shares.val
     role = torch.where(share < last_train, TRAIN, torch.where(share < last_validation, VALIDATION, TEST)).to(torch.int8)
 

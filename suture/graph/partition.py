@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import scipy.sparse
@@ -21,11 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.errors import ConfigError, PartitionError, unknown
+from suture.errors import ConfigError, PartitionError
+from suture.plugins import Door, check_function
 from suture.settings import PartitionSettings
 
 Nodes = NDArray[np.int64]
 
+GIVEN = ("file", "given")
+"""Kinds that draw nothing: the user says who owns what."""
 MERGE_SLACK = 20
 """louvain: nodes by which a client may miss the mean size, as in FedSage's public code (less for small clients)."""
 
@@ -46,7 +50,7 @@ class Partition:
 
 def make_partition(data: Data, settings: PartitionSettings, seed: int) -> Partition:
     """Cuts the graph as `settings` ask; the same seed gives the same clients."""
-    if settings.kind in ("file", "given"):
+    if settings.kind in GIVEN:
         names, groups = _given_clients(data, settings.file if settings.kind == "file" else "")
         ids = _ids_of(names)
     else:
@@ -72,13 +76,24 @@ def undirected_edges(data: Data) -> NDArray[np.int64]:
 
 
 def _drawn_clients(data: Data, settings: PartitionSettings, seed: int) -> list[Nodes]:
-    if settings.kind not in _KINDS:
-        raise unknown("partition kind", settings.kind, [*_KINDS, "file", "given"])
+    draw = DOOR.find(settings.kind)
     if settings.clients <= 0:
         raise PartitionError(f"partition.clients must be at least 1, got {settings.clients}")
     if settings.kind != "metis-overlap":
         _check_enough_nodes(data, settings.clients, settings.clients)
-    return _KINDS[settings.kind](data, settings, stream(seed, f"partition/{settings.kind}"))
+    groups = draw(data, settings, stream(seed, f"partition/{settings.kind}"))
+    return list(groups) if settings.kind in DOOR.shipped else _checked(groups, int(data.num_nodes), settings.kind)
+
+
+def _checked(groups: Sequence[Nodes], nodes: int, kind: str) -> list[Nodes]:
+    """The groups of somebody else's partition, sorted, if each holds nodes of the graph."""
+    try:
+        found = [np.unique(np.asarray(group, dtype=np.int64)) for group in groups]
+    except (TypeError, ValueError) as error:
+        raise PartitionError(f"the partition {kind} must give a list of node numbers for each client ({error})") from None
+    if not found or any(len(group) == 0 or group[0] < 0 or group[-1] >= nodes for group in found):
+        raise PartitionError(f"the partition {kind} must give each client one or more of the nodes 0 to {nodes - 1}")
+    return found
 
 
 def _check_enough_nodes(data: Data, parts: int, clients: int) -> None:
@@ -210,7 +225,15 @@ def _dirichlet(data: Data, settings: PartitionSettings, rng: Generator) -> list[
     return _fill_empty(_groups(owner, settings.clients))
 
 
-_KINDS: dict[str, Callable[[Data, PartitionSettings, Generator], list[Nodes]]] = {
+Draw = Callable[[Data, PartitionSettings, Generator], Sequence[Nodes]]
+"""(graph, settings, random numbers) to the nodes of every client; settings.clients says how many there should be."""
+
+
+def _check_draw(thing: object, how: str) -> Draw:
+    return cast(Draw, check_function(thing, how, "partition", 3))
+
+
+_KINDS: dict[str, Draw] = {
     "louvain": _louvain,
     "communities": _largest_communities,
     "metis": _metis,
@@ -219,6 +242,7 @@ _KINDS: dict[str, Callable[[Data, PartitionSettings, Generator], list[Nodes]]] =
     "random": _random,
     "dirichlet": _dirichlet,
 }
+DOOR = Door("partition kind", "suture.partitions", _KINDS, _check_draw)
 
 
 def _groups(owner: Nodes, count: int) -> list[Nodes]:

@@ -1,12 +1,15 @@
-"""The registry: one method, one file, one line here."""
+"""The registry: one method, one file (or a package, if it has private parts), one line here."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from suture.errors import unknown
+from suture.config.layers import SECTIONS
+from suture.errors import ConfigError
 from suture.method import Method
 from suture.methods.fed_gnn import FedGnnReference
 from suture.methods.fed_gnnk import FedGnnk
@@ -33,6 +36,7 @@ from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.uncut import Global
+from suture.plugins import Door, check_class
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
@@ -46,15 +50,72 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
 }
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run"})
+"""What stands where a method's name could stand, in files and in `--set`."""
+
+AnyMethod = type[Method[Any, Any]]
+Methods = Door[AnyMethod]
 
 
-def method_class(name: str) -> type[Method[Any, Any]]:
-    """Look a method up by its name."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+def check_method(thing: object, how: str) -> AnyMethod:
+    """A class that can be run, or one sentence."""
+    kind: AnyMethod = check_class(thing, how, Method, "method")
+    name = vars(kind).get("name")
+    if not isinstance(name, str):
+        raise ConfigError(
+            f"{how} has no name of its own; write in it, for example, name: ClassVar[str] = {kind.__name__.lower()!r}"
+        )
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{how} is called {name!r}; a method's name is lower-case letters, digits and _, such as 'fedavg'")
+    if name in RESERVED:
+        raise ConfigError(
+            f"{how} is called {name!r}, which is a reserved name: --set {name}.KEY means something else; rename it"
+        )
+    if "__dataclass_fields__" not in vars(kind):
+        raise ConfigError(
+            f"{how} must be decorated with @dataclass(frozen=True), so that its fields are its hyper-parameters"
+        )
+    return kind
 
 
-def own_fields(method: type[Method[Any, Any]]) -> frozenset[str]:
+DOOR: Methods = Door("method", "suture.methods", METHODS, check_method, lambda kind: kind.name)
+
+
+def method_class(name: str) -> AnyMethod:
+    """Look a method up by its name alone: one that comes with Suture or with an installed package."""
+    return DOOR.by_name(name)
+
+
+def door_with(spellings: Iterable[str]) -> Methods:
+    """The door behind which these methods have their names as well."""
+    door = DOOR
+    for spelling in spellings:
+        door = door.letting_in(spelling)
+    return door
+
+
+def own_fields(method: AnyMethod) -> frozenset[str]:
     """Names of a method's own hyper-parameters, without the model and training settings all methods have."""
     return frozenset(field.name for field in dataclasses.fields(method)) - _COMMON
+
+
+@dataclass(frozen=True)
+class FieldsByMethod(Mapping[str, frozenset[str]]):
+    """Names of the hyper-parameters of every method behind a door, looked up when they are asked for."""
+
+    door: Methods
+
+    def __getitem__(self, name: str) -> frozenset[str]:
+        if name not in self.door.names():
+            raise KeyError(name)
+        try:
+            return own_fields(self.door.by_name(name))
+        except ConfigError:  # a broken package's method; whoever asks for it is told
+            return frozenset()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.door.names())
+
+    def __len__(self) -> int:
+        return len(self.door.names())

@@ -4,7 +4,7 @@
       1  server samples a share of the clients, hands each something, and tells them what else they must know
                                                                                                       hand_out, exchange
       2  client k starts from what it received and trains E local epochs on the graph it sees
-                                                                                received, seen, loss_terms, frozen_names
+                                                                      received, informed, seen, loss_terms, frozen_names
       3  client k keeps what it needs and replies                                                     conclude, weight
       4  server makes the replies into what it hands out next                                         combine
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -29,7 +29,9 @@ from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, map_tree, mean, tile
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
-from suture.training.local import Batch, Moments, fresh_moments, sum_terms, train_locally
+from suture.training.batches import Batch
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, fresh_moments, in_round
 
 SERVER = ("server",)
 
@@ -107,9 +109,13 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     # Hooks of the clients
 
-    @abstractmethod
     def received(self, clients: Clients[S], down: D) -> Tree:
-        """Line 2: the parameters [K, ...] to start from."""
+        """Line 2: the parameters [K, ...] to start from; a method that hands out no `Model` says which."""
+        return cast(Model, down).params
+
+    def informed(self, clients: Clients[S], down: D) -> S:
+        """Line 2: what clients keep, with what came along with the parameters, for the loss to find it there."""
+        return clients.state
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[S]) -> dict[str, Tensor]:
         """Line 2: what a client minimises is the sum of these, each one value a client [K].
@@ -148,6 +154,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     @step
     def local_update(self, clients: Clients[S], down: D) -> tuple[S, U]:
         """Lines 2 and 3 on the clients."""
+        clients = replace(clients, state=self.informed(clients, down))
         return self.conclude(clients, down, self.train(clients, self.received(clients, down)))
 
     def train(self, clients: Clients[S], start: Tree) -> Trained:
@@ -160,7 +167,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
             start,
             moments,
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients)),
-            self.training,
+            in_round(self.training, clients.round),
             clients.rng,
             self.frozen_names(clients.task),
         )
@@ -168,13 +175,17 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def fresh(self, clients: Clients[Nothing]) -> Kept:
         """Everybody's initial model; `Mine(**vars(self.fresh(clients)), more=...)` is a state with more in it."""
-        device = clients.graph.device
-        params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), len(clients.ids)).items()}
+        params = tile(self.initial_params(clients.task), len(clients.ids), clients.graph.device)
         return Kept(clients.ids, params, fresh_moments(params, self.training))
 
     def deploy(self, server: V, ids: Sequence[str]) -> Message:
         """What a round would start from."""
         return self.hand_out(server, ids)
+
+    def assemble(self, clients: Clients[S], deployed: Message) -> Model:
+        """What a round would start from, or the model as it was left."""
+        left = isinstance(deployed, Nothing)
+        return Model(clients.ids, clients.state.params if left else self.received(clients, cast(D, deployed)))
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """DP-SGD if the settings ask for it."""
@@ -216,11 +227,19 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
         cohort.report(loss=weighted_loss(up))
         return replace(server, params=mean(up.params, up.weight))
 
-    def assemble(self, clients: Clients[S], deployed: Message) -> Model:
-        """Received parameters over kept ones."""
-        return Model(clients.ids, self.received(clients, deployed) if isinstance(deployed, Model) else clients.state.params)
+
+class Weighed(Protocol):
+    """A reply with the client's weight and training loss, both [K]."""
+
+    @property
+    def weight(self) -> Tensor:
+        """n_k."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Of its last local epoch."""
 
 
-def weighted_loss(up: Up) -> float:
+def weighted_loss(up: Weighed) -> float:
     """The clients' training loss, as their models are averaged."""
     return float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9))

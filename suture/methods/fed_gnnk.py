@@ -10,18 +10,20 @@ better than these 10 (docs/fedgls.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from suture.core.kernels import segments_of
 from suture.core.message import Model
-from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Task
 from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
-from suture.nn.knn_graph import with_nearest_neighbours
+from suture.nn.topk import neighbours, similarities
+from suture.settings import Count
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,8 @@ class FedGnnk(FedAvg):
     summary: ClassVar[str] = "FedAvg; clients without edges link nearest neighbours by raw features"
     paper: ClassVar[str] = "baseline of Fu et al., TMLR 2024"
 
-    neighbours: int = 10
+    neighbours: Count = 10
     """Nodes that each node of a graphless client chooses to be linked with."""
-
-    def __post_init__(self) -> None:
-        if self.neighbours < 1:
-            raise ConfigError(f"{self.name}.neighbours must be >= 1, got {self.neighbours}")
 
     def seen(self, clients: Clients[Kept], training: bool) -> GraphBatch:
         """The completed graphs."""
@@ -50,3 +48,26 @@ class FedGnnk(FedAvg):
     def completed(self, graph: GraphBatch) -> GraphBatch:
         """The graphs with edges for everybody."""
         return with_nearest_neighbours(graph, self.neighbours)
+
+
+def with_nearest_neighbours(graph: GraphBatch, k: int) -> GraphBatch:
+    """The batch in which every node of a graphless client is linked with its k nearest by cosine, in both directions.
+
+    Clients that have edges keep theirs. Nodes that share no feature are not linked, be they the nearest: a node without any
+    feature stays alone. Computed once for a batch.
+    """
+    return graph.completed(("nearest neighbours", k), lambda batch: _linked(batch, k))
+
+
+def _linked(graph: GraphBatch, k: int) -> GraphBatch:
+    nodes = torch.nonzero(graph.graphless[graph.segments.client]).squeeze(1)
+    if not nodes.numel():
+        return graph
+    segments = segments_of(graph.segments.client[nodes], len(graph.ids))
+    x_NF = graph.x.take(nodes, segments).dense()
+    links = neighbours(x_NF, k, segments)
+    alike = similarities(x_NF, links, "cosine") > 0
+    chosen = torch.stack([links.neighbour[alike], links.node[alike]])
+    # A pair that chose each other is one edge.
+    both = torch.unique(torch.cat([chosen, chosen.flip(0)], 1), dim=1)
+    return replace(graph, edge_index=torch.cat([graph.edge_index, nodes[both]], 1))

@@ -20,4 +20,5 @@ class FedMlp(FedAvg):
     paper: ClassVar[str] = "baseline of Fu et al., TMLR 2024"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "model", replace(self.model, kind="mlp"))

@@ -26,6 +26,7 @@ other clients see means of up to `neighbours` embeddings. No raw features, edges
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Annotated, ClassVar, Generic, TypeVar
@@ -35,12 +36,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.streams import Streams
 from suture.core.tree import Tree, mean
 from suture.errors import ConfigError
-from suture.graph.batch import Features, GraphBatch, View
+from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Cohort, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
-from suture.nn.backbones import BACKBONES, Backbone
+from suture.nn.backbones import DOOR as BACKBONES
+from suture.nn.backbones import Backbone
+from suture.settings import Count, NonNegative
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
 COSINES_AT_A_TIME = 1 << 24
@@ -86,19 +90,11 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
-    neighbours: int = 5
-    """Most foreign neighbours a node can have."""
-    interval: int = 1
-    """Rounds from one exchange of embeddings to the next."""
-    sigma: float = 0.0
+    sigma: NonNegative = 0.0
     """Noise multiplier of DP-SGD in local training; 0 trains without noise."""
 
     def __post_init__(self) -> None:
-        if self.neighbours < 1 or self.interval < 1:
-            values = f"neighbours={self.neighbours}, interval={self.interval}"
-            raise ConfigError(f"{self.name} needs neighbours and interval >= 1, got {values}")
-        if self.sigma < 0:
-            raise ConfigError(f"{self.name}.sigma must be >= 0, got {self.sigma}")
+        super().__post_init__()
         if self.model.layers < 2:
             raise ConfigError(
                 f"{self.name} needs a model with layers >= 2: below a single layer there are only raw features"
@@ -122,11 +118,16 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     def exchange(self, server: C, handed: Model, sampled: Cohort) -> C:
         """Line 2."""
-        if server.rounds % self.interval == 0:
-            found = self.match(sampled.ask(self.reveal, handed), self.neighbours)
+        most = self.wanted(server)
+        if most:
+            found = self.match(sampled.ask(self.reveal, handed), most)
             sampled.ask(self.expand, found)
             sampled.report(foreign_neighbours=float(found.count.values.mean()))
         return server
+
+    @abstractmethod
+    def wanted(self, server: C) -> int:
+        """Line 2: most foreign neighbours that a node is given in this round; 0: those it has stay."""
 
     def combine(self, server: C, handed: Model, up: Up, cohort: Cohort) -> C:
         """Line 4."""
@@ -173,16 +174,30 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
 
 @dataclass(frozen=True)
-class FedGnn(Expanding[Counted, Expanded]):
+class ExpandingAtIntervals(Expanding[Counted, X], Generic[X]):
+    """Every now and then, always with as many foreign neighbours."""
+
+    neighbours: Count = 5
+    """Most foreign neighbours a node can have."""
+    interval: Count = 1
+    """Rounds from one exchange of embeddings to the next."""
+
+    def init_server(self, task: Task) -> Counted:
+        """The initial model."""
+        return Counted(SERVER, self.initial_shared(task), 0)
+
+    def wanted(self, server: Counted) -> int:
+        """The same in every `interval`-th round."""
+        return self.neighbours if server.rounds % self.interval == 0 else 0
+
+
+@dataclass(frozen=True)
+class FedGnn(ExpandingAtIntervals[Expanded]):
     """FedAvg on subgraphs expanded with similar nodes of other clients."""
 
     name: ClassVar[str] = "fedgnn"
     summary: ClassVar[str] = "FedAvg on subgraphs expanded with similar nodes' embeddings from other clients"
     paper: ClassVar[str] = "Wu et al., 2021"
-
-    def init_server(self, task: Task) -> Counted:
-        """The initial model."""
-        return Counted(SERVER, self.initial_shared(task), 0)
 
     def init_clients(self, clients: Clients[Nothing]) -> Expanded:
         """The initial model, and no foreign neighbours."""
@@ -217,24 +232,19 @@ class ExpandingBackbone(Backbone):
 
     def hidden(self, params: Tree, graph: GraphBatch) -> Tensor:
         """The input of the last layer without foreign neighbours and without dropout, [N, H]."""
-        h: Tensor | Features = graph.x
-        for index in range(1, self.settings.layers):
-            out = self.apply_layer(f"layer{index}", params, h, graph)
-            h = self._finish(params[f"layer{index}.bias"], out, graph.segments, None, index)
+        h = super().last_input(params, graph)
         if isinstance(h, Features):
             raise TypeError("a model with one layer has no hidden embeddings")
         return h
 
-    def apply_layer(
-        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
-    ) -> Tensor:
-        """The layer; before the last one, foreign neighbours are mixed in."""
-        if name == f"layer{self.settings.layers}" and isinstance(graph, ExpandedGraph) and isinstance(h, Tensor):
-            h = graph.expanded(h)
-        return super().apply_layer(name, params, h, graph, view)  # type: ignore[safe-super]
+    def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
+        """The activations, with foreign neighbours mixed in."""
+        h = super().last_input(params, graph, rng)
+        return graph.expanded(h) if isinstance(graph, ExpandedGraph) and isinstance(h, Tensor) else h
 
 
 @cache
 def expanding_backbone(kind: str) -> type[ExpandingBackbone]:
     """The backbone of this name with foreign neighbours in its last layer."""
-    return type(f"Expanding{kind.capitalize()}", (ExpandingBackbone, BACKBONES[kind]), {})
+    plain = BACKBONES.find(kind)
+    return type(f"Expanding{plain.__name__}", (ExpandingBackbone, plain), {})

@@ -22,17 +22,17 @@ Privacy: as `fedgnn`, the server sees an embedding of every node in every round.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.message import Model, Nothing
-from suture.core.tree import mean
-from suture.errors import ConfigError
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Up
 from suture.methods.fedgnn import Counted, Expanded, Expanding
+from suture.settings import Count, NonNegative
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,10 @@ class FedGraph(Expanding[Sampling, Expanded]):
     summary: ClassVar[str] = "FedAvg with embeddings of other clients' similar nodes, as many as a bandit finds useful"
     paper: ClassVar[str] = "Chen et al., IEEE TPDS 2021"
 
-    sizes: tuple[int, ...] = (1, 3, 5, 10)
+    sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 3, 5, 10)
     """Sampling sizes the server chooses from."""
-    exploration: float = 0.1
+    exploration: NonNegative = 0.1
     """How much a rarely tried size is preferred; 0 always takes the best so far."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.sizes or min(self.sizes) < 1:
-            raise ConfigError(f"fedgraph.sizes needs at least one size, each >= 1, got {list(self.sizes)}")
-        if self.exploration < 0:
-            raise ConfigError(f"fedgraph.exploration must be >= 0, got {self.exploration}")
 
     def init_server(self, task: Task) -> Sampling:
         """The initial model, and nothing known about any size."""
@@ -79,25 +72,15 @@ class FedGraph(Expanding[Sampling, Expanded]):
         """The initial model, and no foreign neighbours."""
         return self.unexpanded(clients)
 
-    def exchange(self, server: Sampling, handed: Model, sampled: Cohort) -> Sampling:
-        """Lines 1 and 2."""
-        found = self.match(sampled.ask(self.reveal, handed), self.sizes[self.choice(server)])
-        sampled.ask(self.expand, found)
-        sampled.report(foreign_neighbours=float(found.count.values.mean()))
-        return server
+    def wanted(self, server: Sampling) -> int:
+        """Line 1: s_t."""
+        return self.sizes[self.choice(server)]
 
     def combine(self, server: Sampling, handed: Model, up: Up, cohort: Cohort) -> Sampling:
         """The average of line 3, and what the chosen size was worth."""
         loss = up.loss.mean().reshape(1)
-        cohort.report(loss=float(loss))
         gain = torch.nan_to_num((server.loss - loss) / server.loss)  # nothing to compare the first loss with
         tried = torch.zeros_like(server.chosen)
         tried[0, self.choice(server)] = 1
-        return replace(
-            server,
-            params=mean(up.params, up.weight),
-            rounds=server.rounds + 1,
-            chosen=server.chosen + tried,
-            reward=server.reward + gain * tried,
-            loss=loss,
-        )
+        averaged = super().combine(server, handed, up, cohort)
+        return replace(averaged, chosen=server.chosen + tried, reward=server.reward + gain * tried, loss=loss)

@@ -31,10 +31,9 @@ from torch import Tensor
 
 from suture.core.kernels import client_mean
 from suture.core.message import Model, Nothing, Rows
-from suture.errors import ConfigError
-from suture.method import Clients, Task, step
-from suture.methods.averaging import SERVER
-from suture.methods.fedgnn import Counted, Embeddings, Expanded, Expanding, Foreign
+from suture.method import Clients, step
+from suture.methods.fedgnn import Embeddings, Expanded, ExpandingAtIntervals, Foreign
+from suture.settings import NonNegative
 
 
 @dataclass(frozen=True)
@@ -45,27 +44,18 @@ class Augmented(Expanded):
 
 
 @dataclass(frozen=True)
-class FedGsl(Expanding[Counted, Augmented]):
+class FedGsl(ExpandingAtIntervals[Augmented]):
     """FedGNN on perturbed embeddings."""
 
     name: ClassVar[str] = "fedgsl"
     summary: ClassVar[str] = "FedAvg on subgraphs augmented with links to other clients' perturbed embeddings"
     paper: ClassVar[str] = "Zhao et al., IEEE Big Data 2022"
 
-    noise: float = 0.1
+    noise: NonNegative = 0.1
     """Standard deviation of the noise on every entry of a row of length one."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise < 0:
-            raise ConfigError(f"fedgsl.noise must be >= 0, got {self.noise}")
-
-    def init_server(self, task: Task) -> Counted:
-        """The initial model."""
-        return Counted(SERVER, self.initial_shared(task), 0)
-
     def init_clients(self, clients: Clients[Nothing]) -> Augmented:
-        """As FedGNN."""
+        """The initial model, no foreign neighbours, and embeddings of length one."""
         scale = torch.ones(len(clients.ids), device=clients.graph.device)
         return Augmented(**vars(self.unexpanded(clients)), scale=scale)
 

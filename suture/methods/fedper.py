@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from suture.errors import ConfigError
 from suture.method import Task
 from suture.methods.fedavg import FedAvg
+from suture.settings import Whole
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,10 @@ class FedPer(FedAvg):
     name: ClassVar[str] = "fedper"
     summary: ClassVar[str] = "FedAvg on the body, the last layers stay personal"
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)
     one_model: ClassVar[bool] = False
 
-    personal_layers: int = 1
+    personal_layers: Whole = 1
     """How many of the last layers are personal (the head counts as one); 0 is FedAvg."""
-
-    def __post_init__(self) -> None:
-        if self.personal_layers < 0:
-            raise ConfigError(f"fedper.personal_layers must be >= 0, got {self.personal_layers}")
 
     def shared_names(self, task: Task) -> list[str]:
         """Everything below the personal layers."""

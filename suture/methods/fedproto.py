@@ -40,12 +40,11 @@ from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Averaging, Kept, Server, Trained, Up
-from suture.training.local import Batch, batches
+from suture.settings import NonNegative
+from suture.training.batches import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
 """What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""
-
-
 MEANS = {PROTOTYPES: Kind.PROTOTYPES, COUNTS: Kind.COUNTS}
 
 
@@ -58,7 +57,7 @@ class Prototypes(Model):
 
 @dataclass(frozen=True)
 class OwnPrototypes(Up):
-    """Client to server: its prototypes in the place of FedAvg's parameters."""
+    """Client to server: its prototypes in the place of parameters."""
 
     params: Annotated[Tree, MEANS]
 
@@ -72,16 +71,10 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
     paper: ClassVar[str] = "Tan et al., AAAI 2022"
     one_model: ClassVar[bool] = False
 
-    proto_weight: float = 1.0
+    proto_weight: NonNegative = 1.0
     """Lambda, the weight of the distance between local and global prototypes; 0 is Local."""
     predict_by: Literal["classifier", "prototype"] = "classifier"
     """classifier: the client's own network; prototype: the class of the nearest global prototype."""
-
-    def __post_init__(self) -> None:
-        if self.proto_weight < 0:
-            raise ConfigError(f"fedproto.proto_weight must be >= 0, got {self.proto_weight}")
-        if self.predict_by not in ("classifier", "prototype"):
-            raise ConfigError(f"fedproto.predict_by must be classifier or prototype, got {self.predict_by!r}")
 
     def frozen_names(self, task: Task) -> frozenset[str]:
         """A client's model includes the prototypes it last received."""
@@ -98,8 +91,8 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
         if clients.task.link and self.predict_by == "prototype":
             raise ConfigError("fedproto.predict_by prototype is for nodes; link prediction needs predict_by=classifier")
         kept = self.fresh(clients)
-        nothing = tile(self.init_server(clients.task).params, len(clients.ids))
-        return replace(kept, params=kept.params | {n: v.to(clients.graph.device) for n, v in nothing.items()})
+        nothing = tile(self.init_server(clients.task).params, len(clients.ids), clients.graph.device)
+        return replace(kept, params=kept.params | nothing)
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:
         """Line 2: cross-entropy, and the distance of the batch's prototypes from the received ones."""

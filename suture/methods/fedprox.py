@@ -15,11 +15,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from suture.core.tree import Tree, squared_distance
-from suture.errors import ConfigError
 from suture.method import Clients
 from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
-from suture.training.local import Batch
+from suture.settings import NonNegative
+from suture.training.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,9 @@ class FedProx(FedAvg):
     name: ClassVar[str] = "fedprox"
     summary: ClassVar[str] = "FedAvg whose clients are pulled towards the global model"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
-    mu: float = 0.001
+    mu: NonNegative = 0.001
     """Weight of the proximal term; 0 is FedAvg."""
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise ConfigError(f"fedprox.mu must be >= 0, got {self.mu}")
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:
         """Cross-entropy plus the proximal term (whose gradient is zero in the first of a round's local steps)."""

@@ -10,25 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic
 
-from suture.errors import ConfigError
 from suture.methods.averaging import VS, Kept, ModelAveraging, S, Server
 from suture.methods.fedavg import FedAvg
+from suture.settings import Count, Whole
 
 
 @dataclass(frozen=True)
 class Sampled(ModelAveraging[VS, S], Generic[VS, S]):
     """Averaging of GraphSAGE classifiers that are trained on sampled neighbourhoods, whatever else a method keeps."""
 
-    batch_size: int = 64
+    batch_size: Whole = 64
     """Training nodes in a mini-batch; 0 trains full batch."""
-    fanout: int = 5
+    fanout: Count = 5
     """Neighbours sampled in each layer."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 0 or self.fanout < 1:
-            raise ConfigError(
-                f"{self.name} needs batch_size >= 0 and fanout >= 1, got batch_size={self.batch_size}, fanout={self.fanout}"
-            )
+        super().__post_init__()
         fanouts = (self.fanout,) * self.model.layers if self.batch_size else ()
         object.__setattr__(self, "model", replace(self.model, kind="sage"))
         object.__setattr__(self, "training", replace(self.training, batch_size=self.batch_size, fanouts=fanouts))
@@ -41,4 +38,3 @@ class FedSage(Sampled[Server, Kept], FedAvg):
     name: ClassVar[str] = "fedsage"
     summary: ClassVar[str] = "FedAvg with GraphSAGE on sampled neighbourhoods"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)

@@ -31,10 +31,10 @@ from torch import Tensor
 
 from suture.core.message import Model, Nothing
 from suture.core.tree import Tree, map_tree, mix, tile
-from suture.errors import ConfigError
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import Kept, ModelAveraging, Server, Up
 from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions
+from suture.settings import NonNegative, Whole
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,12 @@ class Gcfl(ModelAveraging[Clusters, Kept]):
     paper: ClassVar[str] = "Xie et al., NeurIPS 2021"
     one_model: ClassVar[bool] = False
 
-    eps1: float = 0.5
+    eps1: NonNegative = 0.5
     """A cluster stands still if its mean update is shorter than this share of its longest; 0 never cuts."""
-    eps2: float = 0.01
+    eps2: NonNegative = 0.01
     """A client moves if its update is longer than this share of its cluster's model."""
-    warm_up: int = 20
+    warm_up: Whole = 20
     """Rounds before the first cut."""
-
-    def __post_init__(self) -> None:
-        if self.eps1 < 0 or self.eps2 < 0 or self.warm_up < 0:
-            values = f"eps1={self.eps1}, eps2={self.eps2}, warm_up={self.warm_up}"
-            raise ConfigError(f"{self.name} needs eps1, eps2 and warm_up >= 0, got {values}")
 
     def init_server(self, task: Task) -> Clusters:
         """The initial model; who will take part is not known yet."""

@@ -13,13 +13,13 @@ more than in GCFL. Their scripts take d = 5 or 10.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.tree import Tree
-from suture.errors import ConfigError
 from suture.methods.gcfl import Gcfl
 
 
@@ -31,15 +31,10 @@ class GcflPlus(Gcfl):
     summary: ClassVar[str] = "GCFL that compares sequences of update lengths by dynamic time warping"
     paper: ClassVar[str] = "Xie et al., NeurIPS 2021"
 
-    seq_length: int = 5
+    seq_length: Annotated[int, Field(ge=2)] = 5
     """d, how many update lengths are compared."""
     standardise: bool = False
     """Divide each sequence by its standard deviation, so that only its shape counts."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.seq_length < 2:
-            raise ConfigError(f"{self.name}.seq_length must be >= 2, got {self.seq_length}")
 
     def blank(self, clients: int) -> Tree:
         """No lengths yet: `lengths` [K, d], the latest last, and how many of them are `known` [K]."""

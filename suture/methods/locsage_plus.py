@@ -12,6 +12,7 @@ from typing import ClassVar
 from suture.errors import ConfigError
 from suture.method import Task
 from suture.methods.fedsage_plus.method import FedSagePlus
+from suture.settings import NonNegative
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class LocSagePlus(FedSagePlus):
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
     one_model: ClassVar[bool] = False
 
-    alpha: float = 0.0
+    alpha: NonNegative = 0.0
     """Weight of the other clients' gradients: nothing is exchanged."""
 
     def __post_init__(self) -> None:

@@ -17,10 +17,10 @@ from torch import Tensor
 from suture.core.kernels import Segments, activate, segment_product, sparse_product
 from suture.core.streams import Streams
 from suture.core.tree import Tree
-from suture.errors import unknown
 from suture.graph.batch import Features, GraphBatch, View
 from suture.nn import layers
 from suture.nn.sampler import Block, SampledBatch
+from suture.plugins import Door, check_class
 from suture.settings import ModelSettings
 
 
@@ -60,13 +60,17 @@ class Backbone(ABC):
 
         With `rng`, dropout is on (training).
         """
+        h, last = self.last_input(params, graph, rng), f"layer{self.settings.layers}"
+        out = self.apply_layer(last, params, h, graph, view)
+        return activate(out, params[f"{last}.bias"], (view or graph).segments, relu=False)
+
+    def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
+        """What the last layer is given: the features, or the activations of the layer before [N, H]."""
         h: Tensor | Features = graph.x
         for index in range(1, self.settings.layers):
             out = self.apply_layer(f"layer{index}", params, h, graph)
             h = self._finish(params[f"layer{index}.bias"], out, graph.segments, rng, index)
-        last = f"layer{self.settings.layers}"
-        out = self.apply_layer(last, params, h, graph, view)
-        return activate(out, params[f"{last}.bias"], (view or graph).segments, relu=False)
+        return h
 
     def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """Class scores [N, C], or [B, C] of a view's nodes."""
@@ -213,10 +217,9 @@ class GprGnn(Mlp):
 
 
 BACKBONES: dict[str, type[Backbone]] = {"gcn": Gcn, "sage": Sage, "gat": Gat, "gprgnn": GprGnn, "mlp": Mlp}
+DOOR = Door("model", "suture.backbones", BACKBONES, lambda thing, how: check_class(thing, how, Backbone, "backbone"))
 
 
 def make_backbone(settings: ModelSettings, features: int, classes: int) -> Backbone:
     """The backbone a settings object names."""
-    if settings.kind not in BACKBONES:
-        raise unknown("model", settings.kind, BACKBONES)
-    return BACKBONES[settings.kind](settings, features, classes)
+    return DOOR.find(settings.kind)(settings, features, classes)

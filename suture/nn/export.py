@@ -71,6 +71,8 @@ def to_pyg(params: Tree, settings: ModelSettings, features: int, classes: int, r
 
 def state_for_pyg(params: Tree, settings: ModelSettings, row: int = 0) -> dict[str, Tensor]:
     """The state dict of `to_pyg`'s module, such as `layer1.lin.weight`; the tensors are copies."""
+    if settings.kind not in PARTS:
+        raise ConfigError(f"PyG has no layers for the backbone {settings.kind}; take its parameters as they are")
     return {
         _pyg_name(name, settings.kind): _pyg_layout(name, value[row]).detach().clone().contiguous()
         for name, value in params.items()

@@ -20,18 +20,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.kernels import Segments, SparseMatrix, products_at
+from suture.config.strict import check_fields
+from suture.core.kernels import Differentiable, Segments, SparseMatrix, products_at
 from suture.core.tree import Tree
-from suture.errors import ConfigError, unknown
 from suture.graph.batch import Features
 from suture.nn.layers import project
 from suture.nn.topk import Index, Links, Similarity, neighbours, similarities
+from suture.settings import Count
 
 Generator = Literal["mlp", "mlp-d", "attentive"]
 Between = Literal["none", "relu", "tanh"]
@@ -61,11 +62,11 @@ class LearnedGraph:
 
     def times(self, h_NH: Tensor) -> Tensor:
         """A* h, differentiable in both."""
-        result: Tensor = _GraphProduct.apply(self, self.weight, h_NH)  # type: ignore[no-untyped-call]
+        result: Tensor = _GraphProduct.apply(self, self.weight, h_NH)
         return result
 
 
-class _GraphProduct(torch.autograd.Function):
+class _GraphProduct(Differentiable):
     @staticmethod
     def forward(ctx: Any, graph: LearnedGraph, weight: Tensor, h_NH: Tensor) -> Tensor:
         ctx.graph = graph
@@ -85,9 +86,9 @@ class _GraphProduct(torch.autograd.Function):
 class GraphLearner:
     """Settings and pure functions, like a backbone: `init` makes one generator [1, ...], the rest runs K of them."""
 
-    width: int
+    width: Count
     """F, of the features."""
-    k: int
+    k: Count
     """Neighbours each node chooses, besides itself."""
     generator: Generator = "mlp-d"
     """The encoder whose outputs are compared."""
@@ -97,18 +98,13 @@ class GraphLearner:
     """P, which makes weights of similarities; none leaves negative ones."""
     between: Between = "relu"
     """Activation inside the generator."""
-    layers: int = 2
+    layers: Count = 2
     """Layers of the generator."""
     index: Index = "auto"
     """How neighbours are searched."""
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or self.k < 1:
-            raise ConfigError(f"a graph learner needs layers >= 1 and k >= 1, got layers={self.layers}, k={self.k}")
-        choices = {"generator": Generator, "similarity": Similarity, "edges": Edges, "between": Between, "index": Index}
-        for key, allowed in choices.items():
-            if getattr(self, key) not in get_args(allowed):
-                raise unknown(f"graph learner {key}", getattr(self, key), get_args(allowed))
+        check_fields(self, "graph_learner")
 
     def init(self) -> Tree:
         """The identity: the first learned graph is that of the features' nearest neighbours."""

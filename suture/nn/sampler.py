@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suture.core.kernels import Segments, SparseMatrix, segments_of
+from suture.core.kernels import Segments, SparseMatrix, pointers, segments_of
 from suture.core.streams import Streams
 from suture.graph.batch import Features, GraphBatch
 
@@ -86,9 +86,8 @@ def sample_batch(graph: GraphBatch, seeds: Tensor, fanouts: Sequence[int], rng: 
         inputs = torch.nonzero(marked).squeeze(1)
         place[inputs] = torch.arange(inputs.numel(), device=graph.device)
         count = torch.bincount(position, minlength=nodes.numel())
-        rowptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
         # Positions ascend, so the neighbours are in CSR order already.
-        mean = SparseMatrix(rowptr.int(), place[neighbour].int(), (1.0 / count)[position], inputs.numel())
+        mean = SparseMatrix(pointers(count).int(), place[neighbour].int(), (1.0 / count)[position], inputs.numel())
         blocks.append(Block(mean, place[nodes], segments, own))
         nodes, segments = inputs, Segments(torch.searchsorted(inputs, graph.segments.ptr))
     return SampledBatch(seeds, graph.x.take(nodes, segments), tuple(reversed(blocks)))

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.kernels import Segments, SparseMatrix, products_at
+from suture.core.kernels import Differentiable, Segments, SparseMatrix, products_at
 from suture.errors import ConfigError, unknown
 
 Similarity = Literal["cosine", "inner", "euclidean"]
@@ -147,11 +147,11 @@ def similarities(h_NH: Tensor, links: Links, similarity: Similarity) -> Tensor:
 
 
 def _products(h_NH: Tensor, links: Links) -> Tensor:
-    result: Tensor = _PairProducts.apply(h_NH, links)  # type: ignore[no-untyped-call]
+    result: Tensor = _PairProducts.apply(h_NH, links)
     return result
 
 
-class _PairProducts(torch.autograd.Function):
+class _PairProducts(Differentiable):
     """Inner products of the ends of pairs. Written out because autograd would keep both ends of every pair."""
 
     @staticmethod

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from suture.core.kernels import Segments
 from suture.core.streams import Streams
-from suture.core.tree import Tree
+from suture.core.tree import Tree, column
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
 
 def clip_factors(grads: Tree, clip: float) -> Tensor:
     """min(1, C / ||g_k||) over all tensors of row k together, [K]."""
-    norms = [torch.linalg.vector_norm(value.flatten(1), dim=1) for value in grads.values()]
+    norms = [torch.linalg.vector_norm(value.reshape(value.shape[0], -1), dim=1) for value in grads.values()]
     total = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factor: Tensor = (clip / total.clamp_min(1e-12)).clamp_max(1.0)
     return factor
@@ -95,12 +95,7 @@ def private_gradient(
     for grads, present_K in examples:
         factor_K = clip_factors(grads, clip) * present_K
         for name, value in grads.items():
-            total[name].addcmul_(value, _column(factor_K, value))
+            total[name].addcmul_(value, column(factor_K, value))
     share_K = 1.0 / expected_K.clamp_min(1)
     noise = noise_like(total, sigma * clip, rng)
-    return {name: (value + noise[name]).mul_(_column(share_K, value)) for name, value in total.items()}
-
-
-def _column(row_K: Tensor, like: Tensor) -> Tensor:
-    """[K] to [K, 1, ...], to be multiplied with `like`."""
-    return row_K.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+    return {name: (value + noise[name]).mul_(column(share_K, value)) for name, value in total.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from suture.core.storage import damaged, read_lines
+from suture.runs.folder import LEDGER, METRICS, read_metrics
 from suture.settings import EvaluationSettings
 
 
@@ -49,7 +50,7 @@ class Traffic:
 
 def read_curve(run: Path) -> Curve:
     """The metrics of a run; of a run that has not begun, an empty curve."""
-    lines = list(read_lines(run / "metrics.jsonl"))
+    lines = read_metrics(run)
     evaluated = [line for line in lines if line.get("validation") is not None]
     try:
         return Curve(
@@ -61,19 +62,19 @@ def read_curve(run: Path) -> Curve:
             tuple(tuple(line["client_test"]) for line in evaluated),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(run / "metrics.jsonl") from error
+        raise damaged(run / METRICS) from error
 
 
 def read_traffic(run: Path) -> list[Traffic]:
     """The ledger of a run, summed by step and direction, in the order of their first message."""
     sums: dict[tuple[str, str], Traffic] = {}
     try:
-        for line in read_lines(run / "ledger.jsonl"):
+        for line in read_lines(run / LEDGER):
             key = (line["step"], line["direction"])
             traffic = sums.setdefault(key, Traffic(*key))
             traffic.messages += len(line["clients"])
             traffic.bytes += sum(line["bytes"])
             traffic.fields |= dict.fromkeys(path.split(".")[0] for path in line["fields"])
     except (KeyError, TypeError) as error:
-        raise damaged(run / "ledger.jsonl") from error
+        raise damaged(run / LEDGER) from error
     return list(sums.values())

@@ -9,15 +9,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from suture.api import COMPARISON, read_plan
-from suture.core.storage import read_json
 from suture.errors import IntegrityError
 from suture.method import Method
 from suture.privacy.accountant import Bound, ClientFacts, Guarantee, account, worst_of
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, read_disclosure
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, byte_size, count
-from suture.runs.folder import FACTS
+from suture.runs.folder import FACTS, is_comparison, place_of, read_facts, read_plan
 
 MOST_CLIENTS = 30
 NONE_AT_ALL = "No guarantee: what clients send is neither blurred nor thinned out, so nobody can say how much it tells."
@@ -56,21 +54,17 @@ class RunPrivacy:
 def read_privacy(path: Path, delta: float) -> list[RunPrivacy]:
     """All runs of a folder that have begun."""
     made = read_plan(path)
-    if not (path / COMPARISON).exists():
+    if not is_comparison(path):
         return [_read_run(path, made.methods[0], made.seeds[0], delta)]
-    places = [(path / f"{method.name}-seed{seed}", method, seed) for method in made.methods for seed in made.seeds]
+    places = [(place_of(path, method.name, seed), method, seed) for method in made.methods for seed in made.seeds]
     return [_read_run(place, method, seed, delta) for place, method, seed in places if place.exists()]
 
 
 def _read_run(path: Path, method: Method[Any, Any], seed: int, delta: float) -> RunPrivacy:
-    content = read_json(path / FACTS, "record of the clients")
-    lines = content.get("clients")
     try:
-        facts = [ClientFacts.from_json(line) for line in lines] if isinstance(lines, list) else None
-    except (KeyError, TypeError, ValueError, AttributeError):
-        facts = None
-    if facts is None:
-        raise IntegrityError(f"{path / FACTS} is damaged; start the run anew")
+        facts = [ClientFacts.from_json(client) for client in read_facts(path)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise IntegrityError(f"{path / FACTS} is damaged; start the run anew") from error
     disclosure = read_disclosure(path)
     found = account(method, facts, disclosure, delta)
     return RunPrivacy(str(path), method, seed, tuple(client.client for client in facts), found, disclosure)

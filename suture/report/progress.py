@@ -10,18 +10,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from suture.report.text import duration
-from suture.runs.runner import Tick
+from suture.runs.outcome import Tick
 
 Watch = Callable[[str, int, Tick], None]
 SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextmanager
-def watching(console: Console, runs: int, quiet: bool) -> Iterator[Watch]:
-    """A function to call after every round of any of the runs."""
+def watching(console: Console, runs: int, quiet: bool, live: bool = True) -> Iterator[Watch]:
+    """A function to call after every round of any of the runs; without `live` nothing is drawn over."""
     if quiet:
         yield lambda method, seed, tick: None
-    elif console.is_terminal:
+    elif live and console.is_terminal:
         columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[state]}")
         with Progress(*columns, console=console, expand=True, transient=True) as progress:
             yield _Live(progress, runs)

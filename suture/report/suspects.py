@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from suture.report import console
-from suture.runs.runner import Outcome
+from suture.runs.outcome import Outcome
 
 
 def name_suspects(outcomes: Sequence[Outcome]) -> None:

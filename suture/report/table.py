@@ -9,10 +9,12 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from suture.api import Plan, Row
-from suture.methods import METHODS
+from suture.config.toml import written
+from suture.core.metrics import metric_for
 from suture.report.console import grid
 from suture.report.text import NOTHING, count, listed, megabytes, percent_spread, three_digits
+from suture.runs.comparison import Row
+from suture.runs.plan import Plan
 from suture.settings import EvaluationSettings
 
 ACCURACIES = {
@@ -70,16 +72,16 @@ def _table(rows: Sequence[Row], plan: Plan, gap: int, decimals: int) -> Table:
             for column in ACCURACIES
         ]
         promised = [_promise(row)] if promises else []
-        table.add_row(name, *cells, _traffic(row, "bytes_up"), _traffic(row, "bytes_down"), _seconds(row), *promised)
+        # One client that holds everything sends nothing to anybody.
+        central = any(method.name == row.method and method.sees_uncut_graph for method in plan.methods)
+        traffic = [NOTHING if central else _traffic(row, column) for column in ("bytes_up", "bytes_down")]
+        table.add_row(name, *cells, *traffic, _seconds(row), *promised)
     return table
 
 
 def _traffic(row: Row, column: str) -> str:
     spread = row.values[column]
-    method = METHODS.get(row.method)
-    # One client that holds everything sends nothing to anybody.
-    central = method is not None and method.sees_uncut_graph
-    return NOTHING if spread is None or central else megabytes(spread[0])
+    return NOTHING if spread is None else megabytes(spread[0])
 
 
 def _seconds(row: Row) -> str:
@@ -110,7 +112,8 @@ def _privacy(rows: Sequence[Row]) -> list[str]:
 def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
     """What the numbers of a table mean, line by line."""
     settings = plan.protocol.evaluation
-    rounds = count(plan.protocol.training.rounds, "round")
+    training = plan.protocol.training
+    rounds = f"{'at most ' if training.patience else ''}{count(training.rounds, 'round')}"
     lines = [
         f"{plan.protocol.name}, {plan.dataset}, {count(clients, 'client')}, {listed('seed', plan.seeds)}, {rounds}; "
         f"round reported: {ROUND_REPORTED[settings.select]}.",
@@ -122,10 +125,22 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
         lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
     if any(row.method == "global" for row in rows):
         lines.append(UPPER_BOUND)
+    if different := _own_settings(plan):
+        lines.append(f"Otherwise than above: {', '.join(different)}.")
     return lines + _privacy(rows)
+
+
+def _own_settings(plan: Plan) -> list[str]:
+    """Where a method has a network or training of its own."""
+    return [
+        f"{method.name}.{section}.{key} = {written(value)}"
+        for method in plan.methods
+        for section, own in plan.resolved.sections.items()
+        for key, value in own.get(method.name, {}).items()
+    ]
 
 
 def _meaning(plan: Plan) -> str:
     spread = "mean ± deviation over seeds" if len(plan.seeds) > 1 else "one seed"
-    metric = "ROC-AUC of held-out links" if plan.protocol.task == "link" else "Test accuracy"
-    return f"{metric} in %, {spread}; * is the number this protocol reports."
+    metric = metric_for(plan.protocol.evaluation.metric, plan.protocol.task)
+    return f"{metric.title} in %, {spread}; * is the number this protocol reports."

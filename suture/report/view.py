@@ -7,14 +7,16 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from suture.api import COMPARISON, Comparison, Plan, read_outcome, read_plan
 from suture.graph.cut import load_manifest
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.report.console import grid, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report
 from suture.report.text import NOTHING, byte_size, duration, listed, percent, sparkline, three_digits
-from suture.runs.runner import Outcome
+from suture.runs.comparison import Comparison
+from suture.runs.folder import is_comparison, manifest_of, place_of, read_outcome, read_plan
+from suture.runs.outcome import Outcome
+from suture.runs.plan import Plan
 
 LONG_CURVE, SHORT_CURVE = 40, 20
 MOST_CLIENTS = 30
@@ -23,7 +25,7 @@ MOST_CLIENTS = 30
 def folder_report(path: Path) -> Group:
     """What `suture show` prints."""
     made = read_plan(path)
-    return _comparison(path, made) if (path / COMPARISON).exists() else _run(path, made)
+    return _comparison(path, made) if is_comparison(path) else _run(path, made)
 
 
 def _comparison(path: Path, made: Plan) -> Group:
@@ -32,7 +34,7 @@ def _comparison(path: Path, made: Plan) -> Group:
     for method in made.methods:
         total = sum(phase.times for phase in method.plan())
         for seed in made.seeds:
-            run = path / f"{method.name}-seed{seed}"
+            run = place_of(path, method.name, seed)
             outcome, curve = read_outcome(run), read_curve(run)
             outcomes += [outcome] if outcome else []
             reported, seconds = (str(outcome.best_round), three_digits(outcome.seconds)) if outcome else (NOTHING, NOTHING)
@@ -45,7 +47,7 @@ def _comparison(path: Path, made: Plan) -> Group:
     parts.append(titled("Runs", table))
     if len(outcomes) < len(made.methods) * len(made.seeds):
         parts += [Text(), Text(f"Not finished; continue with: suture resume {path}")]
-    parts += [Text(), Text(f"More about one of them: suture show {path}/{made.methods[0].name}-seed{made.seeds[0]}")]
+    parts += [Text(), Text(f"More about one of them: suture show {place_of(path, made.methods[0].name, made.seeds[0])}")]
     return Group(*parts)
 
 
@@ -56,7 +58,7 @@ def _run(path: Path, made: Plan) -> Group:
     if outcome is not None:
         parts += [comparison_report(Comparison((outcome,)).rows(), made, outcome.clients), Text()]
     else:
-        whole = path.parent if (path.parent / COMPARISON).exists() else path
+        whole = path.parent if is_comparison(path.parent) else path
         parts += [Text(f"Not finished; continue with: suture resume {whole}"), Text()]
     if curve.rounds:
         parts.append(Text(f"Learning curve, rounds {curve.rounds[0]} to {curve.rounds[-1]}", style="bold"))
@@ -76,13 +78,14 @@ def _title(path: Path, made: Plan) -> Text:
 
 def _state(outcome: Outcome | None, curve: Curve, total: int) -> str:
     if outcome is not None:
-        return f"finished in {duration(outcome.seconds)}, round {outcome.best_round} reported"
+        early = f" after {curve.iterations} of {total} rounds" if curve.iterations < total else ""
+        return f"finished in {duration(outcome.seconds)}{early}, round {outcome.best_round} reported"
     return f"{curve.iterations} of {total} rounds" if curve.iterations else "not begun"
 
 
 def _clients(path: Path, made: Plan, outcome: Outcome | None, curve: Curve) -> RenderableType:
-    manifest = path / "manifest.json"
-    if not manifest.exists():
+    manifest = manifest_of(path)
+    if manifest is None:
         return Text("The pieces of the graph are with their owners; what each of them predicts, only it knows.")
     parts = load_manifest(manifest).partition
     when = "in the reported round" if outcome else f"in round {curve.rounds[-1]}" if curve.rounds else "unknown yet"

@@ -16,10 +16,11 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from suture.errors import IntegrityError
-from suture.core.message import AnyRecord, Model, Record, Scalar
+from suture.core.message import AnyRecord, Model, Record
+from suture.core.packing import Scalar
 from suture.core.storage import disk_errors, read_json, sha256_of_file, sha256_of_json, write_atomically, write_json
 from suture.core.tree import Tree
+from suture.errors import IntegrityError
 
 POINTER = "checkpoint.json"
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from suture.graph.batch import GraphBatch
 from suture.core.message import Model
+from suture.graph.batch import GraphBatch
 from suture.method import Method, Scores, Task, score
 from suture.settings import EvaluationSettings
 
@@ -73,10 +74,22 @@ class Selection:
         return Selection(self.settings, merged, int(rounds.max()), rounds), ids
 
 
+def out_of_patience(lines: Sequence[Mapping[str, Any]], patience: int) -> bool:
+    """Whether the last of these iterations was a test, `patience` or more of them after the best one; 0: never.
+
+    The first of equal scores is the best. Only a test can end a phase, so its last model is always a tested one.
+    """
+    if patience == 0 or not lines or lines[-1].get("validation") is None:
+        return False
+    scores = [line.get("validation") for line in lines]
+    best = scores.index(max(score for score in scores if score is not None))
+    return len(scores) - 1 - best >= patience
+
+
 def accuracy_on(graph: GraphBatch, method: Method[Any, Any], model: Model, task: Task) -> float:
     """Test accuracy of one model on one graph."""
     with torch.no_grad():
-        scores = score(graph, method.predict(graph, model, task))
+        scores = score(graph, method.predict(graph, model, task), task.metric)
     return float(scores.value[0, TEST])
 
 

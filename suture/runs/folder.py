@@ -5,15 +5,21 @@ manifest.json     the cut, hashed                                      environme
 privacy.json      training examples and degrees of every client
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
+kept/             tensors that a method kept for drawing
+
+A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
+each method and seed. No other module spells these names.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import platform
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +27,83 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from suture.runs.checkpoint import load_checkpoint, save_checkpoint, save_models
-from suture.graph.cut import Cut, installed_version, save_manifest
+from suture.config.strict import strict
 from suture.core.message import Model, Record
+from suture.core.storage import (
+    Json,
+    LineFile,
+    disk_errors,
+    make_folder,
+    read_json,
+    read_lines,
+    write_atomically,
+    write_json,
+)
+from suture.core.tree import Tree
+from suture.errors import ConfigError, IntegrityError
+from suture.graph.cut import Cut, installed_version, save_manifest
 from suture.method import Method
-from suture.core.storage import LineFile, disk_errors, make_folder, read_json, write_atomically, write_json
+from suture.methods import DOOR as METHODS
+from suture.methods import AnyMethod
+from suture.plugins import Source
+from suture.runs.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
+from suture.runs.outcome import Line, Outcome
+from suture.runs.plan import FEDERATION, Plan, plan
 
 PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "igraph", "pymetis", "safetensors", "pydantic", "opacus")
-FACTS = "privacy.json"
+COMPARISON, RUN = "compare.json", "run.json"
+CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
+METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
+CHECKPOINT, RESULT, MODELS = "checkpoint", "result.json", "model.safetensors"
+EMBEDDED = "embedded"
+"""The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
 CHECKPOINT_SHARE = 0.05
 MIN_SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
 
-def environment() -> dict[str, object]:
-    """Where a run was computed."""
-    return {
-        "suture": installed_version("suture-fl"),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "packages": {name: installed_version(name) for name in PACKAGES},
-    }
+@dataclass(frozen=True)
+class Asked:
+    """What a run or comparison was asked to do, apart from config.toml."""
+
+    dataset: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    own_module: bool
+    """The network was the user's own, and cannot be rebuilt from a name."""
+    threads: int
+    chunk: int
+    engine: str = EMBEDDED
+    """What carried it out: an engine of this process, or `federation`."""
+    plugins: tuple[dict[str, str], ...] = ()
+    """Where what does not come with Suture was found: kind, name, spelling and sha256 of each."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The same."""
+        return tuple(Source(**one) for one in self.plugins)
+
+    @staticmethod
+    def now(
+        dataset: str,
+        methods: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        own_module: bool = False,
+        chunk: int = 0,
+        engine: str = EMBEDDED,
+        sources: Sequence[Source] = (),
+    ) -> Asked:
+        """What is asked for in this process, with the threads it has."""
+        threads = torch.get_num_threads()
+        used = [source for source in sources if source.kind != METHODS.what or source.name in methods]
+        plugins = tuple(dataclasses.asdict(source) for source in used)
+        return Asked(dataset, tuple(methods), tuple(seeds), own_module, threads, chunk, engine, plugins)
+
+    @staticmethod
+    def by_federation(dataset: str, method: str, seed: int, sources: Sequence[Source] = ()) -> Asked:
+        """One run between owners, each of whom computes its own client alone."""
+        return Asked.now(dataset, [method], [seed], chunk=1, engine=FEDERATION, sources=sources)
 
 
 class RunFolder:
@@ -50,33 +111,36 @@ class RunFolder:
 
     def __init__(self, path: Path, *, every_round: bool = False) -> None:
         self.path, self.every_round = path, every_round
-        self.saved = load_checkpoint(self._checkpoints)
+        self.saved = load_checkpoint(path / CHECKPOINT)
         lengths = self.saved.progress if self.saved else {}
-        self.metrics = LineFile(path / "metrics.jsonl", int(str(lengths.get("metrics_bytes", 0))))
-        self.ledger = LineFile(path / "ledger.jsonl", int(str(lengths.get("ledger_bytes", 0))))
+        self.metrics = LineFile(path / METRICS, int(str(lengths.get("metrics_bytes", 0))))
+        self.ledger = LineFile(path / LEDGER, int(str(lengths.get("ledger_bytes", 0))))
         self._last = time.perf_counter()
         self._cost = 0.0
 
     @staticmethod
-    def create(
-        path: Path, asked: Mapping[str, object], config_toml: str, cut: Cut | None, *, every_round: bool = False
-    ) -> RunFolder:
+    def create(path: Path, asked: Asked, config: str, cut: Cut | None, *, every_round: bool = False) -> RunFolder:
         """Start a new run; what was asked is on disk before the first round. No cut: owners have their own pieces."""
-        make_folder(path)
-        write_atomically(path / "config.toml", config_toml.encode())
-        if cut is not None:
-            save_manifest(cut, path / "manifest.json")
-        write_json(path / "environment.json", environment())
-        write_json(path / "run.json", dict(asked))
+        _begin(path, config, cut)
+        write_json(path / ENVIRONMENT, environment())
+        write_json(path / RUN, dataclasses.asdict(asked))
         return RunFolder(path, every_round=every_round)
+
+    @staticmethod
+    def open(path: Path, asked: Asked, config: str, cut: Cut | None, *, every_round: bool = False) -> RunFolder:
+        """Go on with a run that was begun, or start it."""
+        if (path / RUN).exists():
+            return RunFolder(path, every_round=every_round)
+        return RunFolder.create(path, asked, config, cut, every_round=every_round)
 
     def keep_facts(self, clients: Sequence[Mapping[str, object]]) -> None:
         """What accounts of privacy need to know of the clients, so that they can be made without the graph."""
         write_json(self.path / FACTS, {"clients": list(clients)})
 
-    @property
-    def _checkpoints(self) -> Path:
-        return self.path / "checkpoint"
+    def read_metrics(self) -> list[Line]:
+        """The lines up to the checkpoint this folder was opened at, and those added since."""
+        self.metrics.flush()
+        return read_metrics(self.path)
 
     def checkpoint_due(self) -> bool:
         """Whether enough time has passed for another checkpoint to be cheap, or every round wants one."""
@@ -89,23 +153,23 @@ class RunFolder:
         """Save; the lengths of the line files go with it, so that a resume cuts off what came after."""
         started = time.perf_counter()
         lengths = {"metrics_bytes": self.metrics.length(), "ledger_bytes": self.ledger.length()}
-        save_checkpoint(self._checkpoints, {**progress, **lengths}, records)
+        save_checkpoint(self.path / CHECKPOINT, {**progress, **lengths}, records)
         self._last = time.perf_counter()
         self._cost = self._last - started
 
     def keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Store tensors of one iteration under kept/, for drawing; a resumed run writes the same file again."""
         content = safetensors.torch.save({key: tensor.contiguous().clone() for key, tensor in tensors.items()})
-        write_atomically(self.path / "kept" / f"{name}.safetensors", content)
+        write_atomically(self.path / KEPT / f"{name}.safetensors", content)
 
-    def finish(self, result: Mapping[str, object], models: Sequence[Model], method: Method[Any, Any]) -> None:
+    def finish(self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any]) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
-        save_models(self.path / "model.safetensors", models, description)
-        write_json(self.path / "result.json", dict(result))
-        with disk_errors("clean", self._checkpoints):
-            shutil.rmtree(self._checkpoints, ignore_errors=True)
+        save_models(self.path / MODELS, models, description)
+        write_json(self.path / RESULT, outcome.as_json())
+        with disk_errors("clean", self.path / CHECKPOINT):
+            shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def close(self) -> None:
         """Flush the line files."""
@@ -113,7 +177,133 @@ class RunFolder:
         self.ledger.close()
 
 
-def read_result(path: Path) -> dict[str, object] | None:
-    """The result of a finished run, None if it is not finished."""
-    file = path / "result.json"
-    return read_json(file, "result") if file.exists() else None
+def begin_comparison(path: Path, asked: Asked, config: str, cut: Cut | None) -> None:
+    """Start a folder for several runs; a cut that all of them use is kept with it."""
+    _begin(path, config, cut)
+    write_json(path / COMPARISON, dataclasses.asdict(asked))
+
+
+def _begin(path: Path, config: str, cut: Cut | None) -> None:
+    refuse_used(path)
+    make_folder(path)
+    write_atomically(path / CONFIG, config.encode())
+    if cut is not None:
+        save_manifest(cut, path / MANIFEST)
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a folder holds several runs."""
+    return (path / COMPARISON).exists()
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a folder holds a run or a comparison."""
+    return is_comparison(path) or (path / RUN).exists()
+
+
+def refuse_used(path: Path) -> None:
+    """A folder holds one run or comparison, and never another one."""
+    if is_begun(path):
+        raise ConfigError(f"{path} holds a run already; continue it with `suture resume {path}` or choose another folder")
+
+
+def place_of(comparison: Path, method: str, seed: int) -> Path:
+    """The folder of one run of a comparison."""
+    return comparison / f"{method}-seed{seed}"
+
+
+def manifest_of(path: Path) -> Path | None:
+    """The cut of a run, or the one given to a comparison; None where owners have their own pieces."""
+    return path / MANIFEST if (path / MANIFEST).exists() else None
+
+
+def read_asked(path: Path) -> Asked:
+    """What a run or comparison folder was asked to do."""
+    for name in (COMPARISON, RUN):
+        if (path / name).exists():
+            try:
+                return strict(Asked, read_json(path / name, "run description"), "")
+            except ConfigError as error:
+                raise IntegrityError(f"{path / name} is not complete; it is damaged, start the run anew") from error
+    raise ConfigError(f"{path} holds no run: neither {RUN} nor {COMPARISON} is there; give the folder of a run")
+
+
+def read_plan(path: Path, methods: Sequence[AnyMethod] = ()) -> Plan:
+    """The plan of a run or comparison folder; `methods` are classes that cannot be found again from what it says."""
+    asked, given = read_asked(path), {kind.name: kind for kind in methods}
+    foreign = {source.name: source for source in asked.sources if source.kind == METHODS.what}
+    found: list[str | AnyMethod] = [
+        given[name] if name in given else _found_again(foreign[name], path) if name in foreign else name
+        for name in asked.methods
+    ]
+    made = plan(asked.dataset, found, protocol=path / CONFIG, seeds=asked.seeds)
+    if made.names != asked.methods:
+        were, are = ", ".join(asked.methods), ", ".join(made.names)
+        raise IntegrityError(f"{path} ran {were}, which is now called {are}; rename it back")
+    return made
+
+
+def _found_again(source: Source, path: Path) -> str:
+    """A foreign method's name if it is installed, else its spelling."""
+    if source.name in METHODS.names():
+        return source.name
+    if not source.spelling:
+        raise ConfigError(
+            f"the method {source.name} of {path} was a class in memory; call suture.resume(path, methods=[...]) with it"
+        )
+    file = Path(source.spelling.rpartition(":")[0])
+    if file.suffix == ".py" and not file.is_file():
+        raise ConfigError(f"the method {source.name} of {path} was in {file}, which is not there any more; put it back")
+    return source.spelling
+
+
+def read_outcome(path: Path) -> Outcome | None:
+    """The numbers of a finished run, None if it is not finished."""
+    if not (path / RESULT).exists():
+        return None
+    result: dict[str, Any] = read_json(path / RESULT, "result")
+    try:
+        return Outcome(**{**result, "suspects": tuple(map(str, result.get("suspects", ())))})
+    except TypeError as error:
+        raise IntegrityError(f"{path / RESULT} is not complete; it is damaged, start the run anew") from error
+
+
+def read_metrics(path: Path) -> list[Line]:
+    """The lines of a run so far."""
+    return list(read_lines(path / METRICS))
+
+
+def read_facts(path: Path) -> list[dict[str, Json]]:
+    """What `keep_facts` kept."""
+    clients: Any = read_json(path / FACTS, "record of the clients").get("clients")
+    if not isinstance(clients, list) or not all(isinstance(client, dict) for client in clients):
+        raise IntegrityError(f"{path / FACTS} is damaged; start the run anew")
+    return clients
+
+
+def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:
+    """The models of a finished run by client, and what they are; see `load_models`."""
+    if not (path / RESULT).exists():
+        raise ConfigError(f"{path} is not finished; first run: suture resume {path}")
+    return load_models(path / MODELS)
+
+
+def environment() -> dict[str, object]:
+    """Where a run was computed, and by which code."""
+    return {
+        "suture": installed_version("suture-fl"),
+        "source": source_hash(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "packages": {name: installed_version(name) for name in PACKAGES},
+    }
+
+
+def source_hash(package: Path = Path(__file__).parents[1]) -> str:
+    """SHA-256 over the names and contents of a package's Python files: a version says less while code is being written."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py"), key=lambda file: file.relative_to(package).as_posix()):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()

@@ -24,13 +24,14 @@ import suture
 from suture import api
 from suture.cli import main
 from suture.commands.stopping import Halt, Stopper
-from suture.config.resolve import load_protocol
+from suture.config.layers import load_protocol
 from suture.errors import DataError
 from suture.graph import datasets
 from suture.graph.cut import load_manifest
 from suture.graph.splits import Role
+from suture.methods import METHODS
 from suture.runs.checkpoint import load_models
-from suture.runs.runner import preprocess
+from suture.runs.prepare import preprocess
 
 GRAPH = "csbm:nodes=240,features=40,words_per_node=8,classes=3"
 SMALL = ("--dataset", GRAPH, "--clients", "3", "--set", "rounds=4", "--set", "hidden=8")
@@ -262,7 +263,7 @@ class TestPartition:
 class TestLists:
     def test_every_method_and_its_hyper_parameters(self, cli: Cli) -> None:
         listed = cli("methods").out
-        assert all(name in listed for name in api.METHODS)
+        assert all(name in listed for name in METHODS)
         said = cli("methods", "fedprox").out
         assert "mu" in said and "0.001" in said and "Weight of the proximal term" in said
 
@@ -348,7 +349,7 @@ MISTAKES = {
     "protocol": (["compare", "--protocol", "fedpub-disjont"], "did you mean 'fedpub-disjoint'?"),
     "key": (["compare", "--set", "rouns=3"], "unknown key 'rouns': did you mean 'rounds'?"),
     "method key": (["compare", "--set", "fedprox.nu=3"], "unknown fedprox key 'nu': did you mean 'mu'?"),
-    "method value": (["compare", "--set", "fedprox.mu=-1"], "fedprox.mu must be >= 0, got -1"),
+    "method value": (["compare", "--set", "fedprox.mu=-1"], "fedprox.mu must be a number >= 0, got -1"),
     "value": (["compare", "--set", "rounds=many"], "training.rounds must be an integer >= 1"),
     "not a pair": (["compare", "--set", "rounds"], "expected key=value"),
     "clients": (["compare", "--clients", "0"], "partition.clients must be an integer >= 1"),
@@ -464,14 +465,14 @@ class TestMistakes:
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(api, "run", fail)
+        monkeypatch.setattr(api, "run_plan", fail)
         assert "--chunk" in cli("run", *SMALL).err
         monkeypatch.setenv("SUTURE_DEBUG", "1")
         with pytest.raises(type(error)):
             cli("run", *SMALL)
 
     def test_bugs_of_ours_keep_their_traceback(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(api, "run", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(api, "run_plan", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             cli("run", *SMALL)
 

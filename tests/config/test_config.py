@@ -5,26 +5,15 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field
 
-from suture.config.resolve import (
-    SECTIONS,
-    SHIPPED,
-    Resolved,
-    load_config,
-    load_protocol,
-    protocol_names,
-    resolve,
-    strict,
-    to_toml,
-)
+from suture.config.layers import SECTIONS, SHIPPED, load_config, load_protocol, protocol_names
+from suture.config.resolve import Resolved, resolve, to_toml
 from suture.errors import ConfigError
 from suture.methods import own_fields
 from suture.methods.fedggr.method import FedGgr
-from suture.settings import ModelSettings, Protocol
+from suture.settings import ModelSettings, Protocol, TrainingSettings
 
 METHODS = {
     "fedavg": frozenset[str](),
@@ -67,7 +56,7 @@ def test_the_eleven_protocols_are_shipped() -> None:
 
 @pytest.mark.parametrize("name", protocol_names())
 def test_shipped_protocol_writes_out_every_value(name: str) -> None:
-    written = tomllib.loads((SHIPPED / f"{name}.toml").read_text())
+    written = tomllib.loads((SHIPPED[name]).read_text())
     assert set(written) - {"dataset", "methods"} == {f.name for f in dataclasses.fields(Protocol)}
     assert {section: set(written[section]) for section in SECTIONS} == {s: set(keys) for s, keys in SECTIONS.items()}
     assert written["name"] == name
@@ -76,7 +65,7 @@ def test_shipped_protocol_writes_out_every_value(name: str) -> None:
 @pytest.mark.parametrize("name", protocol_names())
 def test_shipped_protocol_says_where_every_value_comes_from(name: str) -> None:
     """Each value of the sections carries a trailing comment; dataset tables may share one comment above them."""
-    text = (SHIPPED / f"{name}.toml").read_text().split("[dataset.")[0]
+    text = (SHIPPED[name]).read_text().split("[dataset.")[0]
     values = [line for line in text.splitlines() if re.match(r"\w+ = ", line)]
     bare = [line for line in values if not re.search(r"# .*(paper|code|ours|unused)", line)]
     assert [line.split(" = ")[0] for line in bare if not line.startswith(("name", "description", "d_z"))] == []
@@ -276,6 +265,56 @@ def test_what_is_set_later_for_every_network_holds_for_all(write: WriteToml) -> 
     assert resolved(protocol, "cora", "model.hidden=16", "fedprox.model.hidden=24").model_of("fedprox").hidden == 24
 
 
+def test_one_methods_training_may_differ(write: WriteToml) -> None:
+    protocol = write("[training]\nlr = 0.5\n[methods.fedprox.training]\nlr = 0.1\nrounds = 7\n")
+    outcome = resolved(protocol, "cora", "training.local_epochs=3", "fedavg.training.optimizer=sgd")
+    assert outcome.protocol.training == TrainingSettings(lr=0.5, local_epochs=3) == outcome.training_of("fedpub")
+    assert outcome.training_of("fedprox") == TrainingSettings(lr=0.1, rounds=7, local_epochs=3)
+    assert outcome.training_of("fedavg") == TrainingSettings(lr=0.5, local_epochs=3, optimizer="sgd")
+    assert outcome.protocol_of("fedprox") == dataclasses.replace(outcome.protocol, training=outcome.training_of("fedprox"))
+    assert outcome.methods == {} and outcome.model_of("fedprox") == outcome.protocol.model
+
+
+def test_what_is_set_later_for_all_training_holds_for_all(write: WriteToml) -> None:
+    protocol = write(
+        "[methods.fedprox.training]\nlr = 0.1\nrounds = 7\n[dataset.cora.training]\nlr = 0.2\n"
+        "[dataset.pubmed.methods.fedprox.training]\nlr = 0.3\n"
+    )
+    assert resolved(protocol, "citeseer").training_of("fedprox") == TrainingSettings(lr=0.1, rounds=7)
+    assert resolved(protocol, "cora").training_of("fedprox") == TrainingSettings(lr=0.2, rounds=7)
+    assert resolved(protocol, "pubmed").training_of("fedprox") == TrainingSettings(lr=0.3, rounds=7)
+    assert resolved(protocol, "pubmed", "lr=0.4").training_of("fedprox") == TrainingSettings(lr=0.4, rounds=7)
+    in_order = resolved(protocol, "pubmed", "lr=0.4", "methods.fedprox.training.lr=0.5", "rounds=9")
+    assert in_order.training_of("fedprox") == TrainingSettings(lr=0.5, rounds=9)
+    assert resolved(protocol, "pubmed", "fedprox.training.lr=0.5", "lr=0.4").training_of("fedprox").lr == 0.4
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "sentence"),
+    [
+        (
+            "[methods.fedprox.training]\nfanouts = [5, 5]\nbatch_size = 8\n",
+            "methods.fedprox.training",
+            "training.fanouts = [5, 5] needs model.kind sage, got gcn: set model.kind=sage, or training.fanouts=[]",
+        ),
+        (
+            "[methods.fedprox.training]\nfanouts = [5]\nbatch_size = 8\n[methods.fedprox.model]\nkind = 'sage'\n",
+            "methods.fedprox",
+            "training.fanouts = [5] must hold one number for each layer, got model.layers = 2",
+        ),
+    ],
+)
+def test_one_methods_training_must_fit_the_protocol(write: WriteToml, text: str, place: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved(write(text))
+    assert str(error.value).endswith(f"everything applied: {place}: {sentence}")
+
+
+def test_a_methods_sampling_may_come_with_its_network(write: WriteToml) -> None:
+    text = "[methods.fedprox.training]\nfanouts = [5, 5]\nbatch_size = 8\n[methods.fedprox.model]\nkind = 'sage'\n"
+    assert resolved(write(text)).training_of("fedprox").fanouts == (5, 5)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -310,8 +349,12 @@ def test_one_methods_network_must_fit_the_protocol(write: WriteToml, text: str, 
         ("fedprox.muu=1", "unknown fedprox key 'muu': did you mean 'mu'?"),
         ("methods.fedprx.mu=1", "unknown method 'fedprx': did you mean 'fedprox'?"),
         ("methods.fedprox=1", "a method's key is written methods.NAME.KEY"),
-        ("fedprox.training.lr=1", "a method's key is written methods.NAME.KEY"),
+        ("fedprox.split.train=1", "a method's key is written methods.NAME.KEY"),
         ("fedprox.model.hiden=1", "unknown fedprox.model key 'hiden': did you mean 'hidden'?"),
+        ("fedavg.lr=0.1", "lr is no hyper-parameter of fedavg: write fedavg.training.lr"),
+        ("fedprox.hidden=8", "hidden is no hyper-parameter of fedprox: write fedprox.model.hidden"),
+        ("fedprox.training.lrr=1", "unknown fedprox.training key 'lrr': did you mean 'lr'?"),
+        ("fedprox.training.lr=0", "fedprox.training.lr must be a number > 0, got 0"),
         ("fedprox.model=1", "fedprox.model must be a table, got 1"),
         ("training.lr.x=1", "'training.lr.x' has too many dots"),
         ("rounds", "expected key=value, e.g. --set training.rounds=20"),
@@ -363,6 +406,8 @@ def test_wrong_values_are_told_in_one_sentence(text: str, sentence: str) -> None
         ("fedsage-louvain", ["layers=3"], r"one number for each layer, got model\.layers = 3"),
         ("fedpub-disjoint", ["train=0.3"], r"split\.train \+ split\.val \+ split\.test must be at most 1, got 1\.1"),
         ("fedpub-disjoint", ["model.kind=gat", "hidden=60"], r"multiple of model\.heads, got 60 and 8"),
+        ("fedpub-disjoint", ["momentum=0.9"], r"momentum = 0\.9 needs training\.optimizer sgd, got adam: set"),
+        ("fedpub-disjoint", ["clip=1", "dp_sigma=2"], r"clip = 1 would shorten .* set training\.dp_clip instead"),
         ("fedpub-disjoint", ["partition.kind=file"], r"set partition\.file"),
         ("fedpub-disjoint", ["seeds=[1, 2, 1]"], r"seeds must differ from one another, got \[1, 2, 1\]"),
     ],
@@ -444,7 +489,17 @@ def test_own_protocol_file_errors_name_the_place(write: WriteToml, text: str, se
 
 @pytest.mark.parametrize("name", protocol_names())
 def test_written_outcome_loads_to_itself(write: WriteToml, name: str) -> None:
-    outcome = resolved(name, "computers", "fedprox.mu=1e-6", "fedprox.model.kind=sage", "lr=1e-5", "seeds=[3, 4]")
+    outcome = resolved(
+        name,
+        "computers",
+        "fedprox.mu=1e-6",
+        "fedprox.model.kind=sage",
+        "lr=1e-5",
+        "fedprox.training.lr=1e-4",
+        "fedavg.training.momentum=0.5",
+        "fedavg.training.optimizer=sgd",
+        "seeds=[3, 4]",
+    )
     assert resolved(write(to_toml(outcome)), "computers") == outcome
 
 
@@ -453,43 +508,3 @@ def test_written_outcome_keeps_awkward_text(write: WriteToml) -> None:
     awkward = 'quote " backslash \\ tab \t line \n bell \x07 del \x7f umlaut ü emoji 🙂'
     odd = Resolved(dataclasses.replace(plain, description=awkward), {"fedprox": {"mu": [1, {"a": True}]}})
     assert resolved(write(to_toml(odd))) == odd
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-    steps: Annotated[int, Field(ge=1)] = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Outer:
-    mu: Annotated[float, Field(ge=0)]
-    kind: Literal["soft", "hard"] = "soft"
-    limit: float | None = None
-    widths: tuple[int, ...] = ()
-    inner: Inner = Inner()
-
-
-def test_strict_builds_nested_dataclasses() -> None:
-    built = strict(Outer, {"mu": 1, "widths": [2, 3], "limit": 0.5, "inner": {"steps": 2}}, "fedx")
-    assert built == Outer(1.0, "soft", 0.5, (2, 3), Inner(2))
-    assert isinstance(built.mu, float)
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({}, "fedx.mu is missing: it must be a number >= 0"),
-        ({"mu": -0.1}, "fedx.mu must be a number >= 0, got -0.1"),
-        ({"mu": "1"}, 'fedx.mu must be a number >= 0, got "1"'),
-        ({"mu": True}, "fedx.mu must be a number >= 0, got true"),
-        ({"mu": 1, "limit": "x"}, 'fedx.limit must be a number, got "x"'),
-        ({"mu": 1, "kind": "sotf"}, "unknown fedx.kind 'sotf': did you mean 'soft'? known: hard, soft"),
-        ({"mu": 1, "inner": {"step": 1}}, "unknown fedx.inner key 'step': did you mean 'steps'? known: steps"),
-        ({"mu": 1, "inner": {"steps": 0}}, "fedx.inner.steps must be an integer >= 1, got 0"),
-        ({"mu": 1, "inner": 0}, "fedx.inner must be a table, got 0"),
-    ],
-)
-def test_strict_refuses(values: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        strict(Outer, values, "fedx")
-    assert str(error.value) == sentence

@@ -14,6 +14,7 @@ from suture.core.kernels import (
     SparseMatrix,
     activate,
     client_mean,
+    pointers,
     products_at,
     segment_product,
     segment_softmax,
@@ -102,6 +103,12 @@ class TestSegments:
         assert segments.clients == len(ptr) - 1
         assert segments.total == 9
         assert segments.client.tolist() == [k for k in range(len(ptr) - 1) for _ in range(ptr[k + 1] - ptr[k])]
+        assert segments.place.tolist() == [i for first, last in itertools.pairwise(ptr) for i in range(last - first)]
+
+    def test_pointers_are_the_running_sum_from_zero_on(self) -> None:
+        for lengths in ([3, 0, 4], [0], []):
+            found = pointers(torch.tensor(lengths, dtype=torch.int64))
+            assert found.tolist() == list(itertools.accumulate(lengths, initial=0)) and found.dtype == torch.int64
 
     def test_equal_size_is_found(self) -> None:
         assert Segments(torch.tensor([0, 3, 6, 9])).equal_size == 3

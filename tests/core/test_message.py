@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from suture.core.message import DTYPES, MAGIC, Message, Model, Nothing, Record, Rows
+from suture.core.message import Message, Model, Nothing, Record, Rows
+from suture.core.packing import DTYPES, MAGIC
 from suture.core.tree import Tree, tile
 from suture.errors import IntegrityError
 

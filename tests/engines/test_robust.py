@@ -20,7 +20,9 @@ from suture.method import Clients, step
 from suture.methods import METHODS
 from suture.methods.averaging import Kept, Up
 from suture.methods.fedavg import FedAvg
-from suture.runs import runner
+from suture.runs.execute import execute
+from suture.runs.outcome import Outcome
+from suture.runs.prepare import Source
 
 
 def test_rules_against_numpy() -> None:
@@ -84,12 +86,12 @@ class Attacked(FedAvg):
         return state, dataclasses.replace(up, params={name: spoil(name, value) for name, value in up.params.items()})
 
 
-def accuracy(cora: Data, attack: str, rule: str, kind: str = "random", seed: int = 0) -> runner.Outcome:
+def accuracy(cora: Data, attack: str, rule: str, kind: str = "random", seed: int = 0) -> Outcome:
     overrides = ["rounds=30", "local_epochs=3", f"partition.kind={kind}", f"training.aggregation={rule}"]
     made = api.plan("in-memory", ["fedavg"], clients=5, seeds=[seed], overrides=overrides)
-    source = api._Source(made, cora, None, None, api.Options())
+    source = Source(made, cora)
     method = Attacked(model=made.protocol.model, training=made.protocol.training, attack=attack)
-    return runner.execute(source.prepared(seed), method, made.protocol).outcome
+    return execute(source.prepared(seed), method, made.protocol).outcome
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,12 @@ import torch
 
 from suture import api
 from suture.cli import main
-from suture.federation.coordinator.cohort import FaultSettings
-from suture.federation.coordinator.conduct import Order, order_of
-from suture.federation.flare import kits as flare_kits
 from suture.federation.flare.kits import Kit
-from suture.federation.operator.follow import Following
+from suture.federation.flare.session import Session, SessionError
+from suture.federation.operator.operator import Operator
+from suture.federation.wire.orders import FaultSettings, Order, order_of
 from suture.graph.shard import save_shard
-from suture.runs.runner import Prepared
+from suture.runs.prepare import Prepared, Source
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = "csbm:nodes=240,features=40,words_per_node=8"
@@ -41,7 +40,7 @@ def planned(method: str, clients: int, *overrides: str, dataset: str = SMALL) ->
 
 
 def prepared(made: api.Plan, data_root: Path | None = None) -> Prepared:
-    return api._Source(made, made.dataset, None, None, api.Options(data_root=data_root)).prepared(0)
+    return Source(made, data_root=data_root).prepared(0)
 
 
 def write_shards(made: api.Plan, folder: Path, data_root: Path | None = None) -> Prepared:
@@ -111,17 +110,17 @@ class Loopback:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                operator = flare_kits.Operator(self.kit("operator"), timeout=30)
-            except flare_kits.SessionError:
+                session = Session(self.kit("operator"), timeout=30)
+            except SessionError:
                 time.sleep(0.5)
                 continue
             try:
                 while time.monotonic() < end:
-                    if expected <= operator.connected():
+                    if expected <= session.connected():
                         return
                     time.sleep(0.3)
             finally:
-                operator.close()
+                session.close()
         raise TimeoutError(f"not connected: {expected}")
 
     def job_process(self, name: str) -> psutil.Process | None:
@@ -148,12 +147,12 @@ class Loopback:
 
     def carry_out(self, orders: Sequence[Order]) -> list[Path]:
         """Submit and follow; the folder of each run."""
-        following = Following(self.kit("operator"), patience=300)
+        operator = Operator(self.kit("operator"), patience=300)
         out = [self.folder / "runs" / order.run for order in orders]
         try:
-            following.carry_out(orders, out)
+            operator.carry_out(orders, out)
         finally:
-            following.close()
+            operator.close()
         return out
 
 
@@ -161,10 +160,7 @@ def embedded(made: api.Plan, out: Path, data_root: Path | None = None) -> Path:
     """The same run in one process, one client at a time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    source = api._Source(made, made.dataset, None, None, api.Options(data_root=data_root, chunk=1))
-    world = source.prepared(made.seeds[0])
-    folder = api._new_run(made, made.methods[0], world, out, api.Options(chunk=1))
-    api._execute(made, made.methods[0], world, folder, api.Options(chunk=1))
+    api.run_plan(made, out=out, options=api.Options(data_root=data_root, chunk=1))
     torch.set_num_threads(threads)
     return out
 

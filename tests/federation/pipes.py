@@ -8,16 +8,16 @@ import sys
 import threading
 from pathlib import Path
 
-from suture.federation.owner.site import Site
-from suture.federation.wire.exchange import Unreachable
+from suture.federation.owner.owner import Owner
+from suture.federation.wire.reasons import Unreachable
 
 SERVE = """
 import struct, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from suture.federation.owner.site import Site
-desk = Site.at(Path(sys.argv[1])).desk()
+from suture.federation.owner.owner import Owner
+desk = Owner.at(Path(sys.argv[1])).desk()
 inward, outward = sys.stdin.buffer, sys.stdout.buffer
 while head := inward.read(4):
     reply = desk.answer(inward.read(struct.unpack("<I", head)[0]))
@@ -35,7 +35,7 @@ class Piped:
         self.locks = {owner: threading.Lock() for owner in owners}
         self.heard: list[tuple[str, bytes, bytes]] = []
         for owner in owners:
-            Site.settle(owner, shards / f"{owner}.safetensors", (policies or {}).get(owner), folder / owner)
+            Owner.set_up(owner, shards / f"{owner}.safetensors", (policies or {}).get(owner), folder / owner)
             self.start(owner)
 
     @property

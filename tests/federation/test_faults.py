@@ -16,17 +16,22 @@ from opacus.accountants import PRVAccountant
 from suture import api
 from suture.core.message import Message, Model, Nothing
 from suture.core.tree import tile
+from suture.errors import IntegrityError
 from suture.federation.audit import AUDIT, AuditLog, read_audit
-from suture.federation.coordinator.cohort import FaultSettings, RemoteCohort
-from suture.federation.coordinator.conduct import Conductor, Order, order_of
-from suture.federation.owner.site import Site
-from suture.federation.wire.exchange import SEVERAL, Frame, Refused, Unreachable
+from suture.federation.coordinator.cohort import OwnersCohort
+from suture.federation.coordinator.coordinator import Coordinator
+from suture.federation.owner.owner import Owner
+from suture.federation.wire.frames import SEVERAL, Frame
+from suture.federation.wire.orders import FaultSettings, Order, order_of
+from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
+from suture.federation.wire.status import State, Status
 from suture.federation.wire.terms import terms_of
 from suture.graph.shard import load_shard, save_shard
 from suture.graph.splits import Role
 from suture.method import Cohort, Task
 from suture.methods.averaging import Server, Up
 from suture.runs.checkpoint import load_models
+from suture.runs.prepare import Source
 
 DATASET = "csbm:nodes=200,features=30,words_per_node=6"
 OWNERS = ("client-00", "client-01", "client-02")
@@ -41,7 +46,7 @@ def planned(method: str = "fedavg", rounds: int = 4, *more: str) -> api.Plan:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = planned()
-    world = api._Source(made, made.dataset, None, None, api.Options()).prepared(0)
+    world = Source(made).prepared(0)
     assert world.clients.ids == OWNERS
     folder = tmp_path_factory.mktemp("shards")
     normalised = made.protocol.preprocess.row_normalise
@@ -55,15 +60,15 @@ class InProcess:
     """Desks called directly; `meddle` may raise, repeat or change what passes: of several requests in one call the step."""
 
     def __init__(self, folder: Path, shards: Path, policies: dict[str, str] | None = None) -> None:
-        self.sites = {}
+        self.owned = {}
         for owner in OWNERS:
             policy = None
             if policies and owner in policies:
                 policy = folder / f"{owner}.toml"
                 policy.parent.mkdir(parents=True, exist_ok=True)
                 policy.write_text(policies[owner])
-            self.sites[owner] = Site.settle(owner, shards / f"{owner}.safetensors", policy, folder / owner)
-        self.desks = {owner: site.desk() for owner, site in self.sites.items()}
+            self.owned[owner] = Owner.set_up(owner, shards / f"{owner}.safetensors", policy, folder / owner)
+        self.desks = {owner: one.desk() for owner, one in self.owned.items()}
         self.meddle: Callable[[str, Frame, Callable[[], bytes]], bytes] = lambda owner, frame, answer: answer()
 
     @property
@@ -89,18 +94,18 @@ class InProcess:
 
     def reborn(self, owner: str) -> None:
         """The owner's process was killed and started again."""
-        self.desks[owner] = self.sites[owner].desk()
+        self.desks[owner] = self.owned[owner].desk()
 
     def audit(self, owner: str) -> list[dict[str, object]]:
-        return read_audit(self.sites[owner].home / AUDIT)  # type: ignore[return-value]
+        return read_audit(self.owned[owner].home / AUDIT)  # type: ignore[return-value]
 
 
 def ordered(made: api.Plan, faults: FaultSettings = QUICK, run: str = "run") -> Order:
     return order_of(made, run, faults)
 
 
-def conductor(order: Order, folder: Path, transport: object) -> Conductor:
-    return Conductor(order, folder / "run", transport, AuditLog(folder / AUDIT, "coordinator"))  # type: ignore[arg-type]
+def coordinator(order: Order, folder: Path, transport: object) -> Coordinator:
+    return Coordinator(order, folder / "run", transport, AuditLog(folder / AUDIT, "coordinator"))  # type: ignore[arg-type]
 
 
 def metrics(folder: Path) -> list[dict[str, object]]:
@@ -108,7 +113,7 @@ def metrics(folder: Path) -> list[dict[str, object]]:
 
 
 def undisturbed(made: api.Plan, folder: Path, shards: Path) -> Path:
-    assert conductor(ordered(made), folder, InProcess(folder / "owners", shards)).carry_on() is not None
+    assert coordinator(ordered(made), folder, InProcess(folder / "owners", shards)).carry_on() is not None
     return folder
 
 
@@ -126,6 +131,38 @@ def assert_same_end(left: Path, right: Path) -> None:
 @pytest.fixture(scope="module")
 def reference(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return undisturbed(planned("fedper"), tmp_path_factory.mktemp("reference"), shards)
+
+
+@pytest.mark.parametrize("more", [(), ("evaluation.model=local",), ("evaluation.every=2",)], ids=["plain", "local", "every"])
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_patience_runs_out_between_owners_as_in_one_process(
+    method: str, more: tuple[str, ...], shards: Path, tmp_path: Path
+) -> None:
+    made = planned(method, 40, "lr=0.05", "patience=3", *more)
+    alone = api.run_plan(made, out=tmp_path / "alone", options=api.Options(chunk=1))
+    assert alone.outcome.rounds < 40
+    whole = undisturbed(made, tmp_path / "whole", shards)
+    assert [line["round"] for line in metrics(whole)] == [line["round"] for line in alone.history]
+    for mine, theirs in zip(metrics(whole), alone.history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    transport = InProcess(tmp_path / "legs" / "owners", shards)
+    legs, outcome = 0, None
+    while outcome is None:
+        one = coordinator(ordered(made), tmp_path / "legs", transport)
+        one.stop = lambda: True
+        outcome, legs = one.carry_on(), legs + 1
+    # The leg after the last round finishes the run.
+    assert legs == alone.outcome.rounds + 1
+    assert outcome.rounds == alone.outcome.rounds and outcome.validation == pytest.approx(alone.outcome.validation)
+    assert_same_end(tmp_path / "legs", whole)
+
+
+def test_the_status_tells_the_whole_line_of_a_round(shards: Path, tmp_path: Path) -> None:
+    one = coordinator(ordered(planned(rounds=2)), tmp_path, InProcess(tmp_path / "owners", shards))
+    assert one.carry_on() is not None
+    told = Status.read(json.loads((tmp_path / "run" / "status.json").read_text()))
+    assert told.line == metrics(tmp_path)[-1] and (told.done, told.total) == (2, 2)
+    assert told.last_validation == told.line["validation"]
 
 
 class CoordinatorKilled(BaseException):
@@ -152,7 +189,7 @@ def test_coordinator_killed_at_any_call(shards: Path, tmp_path: Path) -> None:
 
         transport.meddle = meddle
         try:
-            conductor(ordered(made), folder, transport).carry_on()
+            coordinator(ordered(made), folder, transport).carry_on()
         except CoordinatorKilled:
             pass
         else:
@@ -160,7 +197,7 @@ def test_coordinator_killed_at_any_call(shards: Path, tmp_path: Path) -> None:
         transport.meddle = lambda owner, frame, answer: answer()
         for owner in OWNERS:
             transport.reborn(owner)
-        assert conductor(ordered(made), folder, transport).carry_on() is not None
+        assert coordinator(ordered(made), folder, transport).carry_on() is not None
         assert_same_end(folder, reference)
     assert moment > 15
 
@@ -184,7 +221,7 @@ def test_owner_killed_at_random_calls(seed: int, reference: Path, shards: Path, 
 
     transport.meddle = meddle
     order, legs = ordered(planned("fedper"), replace(QUICK, patience=0.0)), 1
-    while conductor(order, tmp_path, transport).carry_on() is None:
+    while coordinator(order, tmp_path, transport).carry_on() is None:
         legs += 1
     assert legs > 1
     assert_same_end(tmp_path, reference)
@@ -199,7 +236,7 @@ def test_repeated_delivery_is_harmless(reference: Path, shards: Path, tmp_path: 
         return second
 
     transport.meddle = twice
-    assert conductor(ordered(planned("fedper")), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(planned("fedper")), tmp_path, transport).carry_on() is not None
     assert_same_end(tmp_path, reference)
 
 
@@ -217,9 +254,10 @@ def test_a_lost_owner_is_named_and_rejoins(method: str, shards: Path, tmp_path: 
 
     transport.meddle = gone_for_a_while
     faults = replace(QUICK, on_loss="continue", patience=0.0)
-    assert conductor(ordered(made, faults), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(made, faults), tmp_path, transport).carry_on() is not None
     events = read_audit(tmp_path / AUDIT)
-    assert next(line["owner"] for line in events if line["event"] == "owner is lost") == "client-01"
+    lost = next(line for line in events if line["event"] == "owner is lost")
+    assert (lost["owner"], lost["code"]) == ("client-01", Code.NO_ANSWER)
     assert any(line["event"] == "owner is back" and line["owner"] == "client-01" for line in events)
     assert len(metrics(tmp_path)) == 6
     sent = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
@@ -241,12 +279,12 @@ def test_waiting_stops_at_the_last_finished_round(reference: Path, shards: Path,
         return answer()
 
     transport.meddle = gone
-    leg = conductor(ordered(planned("fedper")), tmp_path, transport)
+    leg = coordinator(ordered(planned("fedper")), tmp_path, transport)
     assert leg.carry_on() is None
-    assert leg.status["state"] == "waiting"
-    assert "client-02" in str(leg.status["reason"])
+    assert leg.status.state == State.WAITING
+    assert leg.status.reason is not None and "client-02" in leg.status.reason.text
     transport.meddle = lambda owner, frame, answer: answer()
-    assert conductor(ordered(planned("fedper")), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(planned("fedper")), tmp_path, transport).carry_on() is not None
     assert_same_end(tmp_path, reference)
 
 
@@ -267,7 +305,7 @@ def test_what_is_known_together_travels_together(shards: Path, tmp_path: Path) -
     """A round costs one call an owner, and the ledgers say what they say when everything travels alone."""
     transport = InProcess(tmp_path / "owners", shards)
     calls = recorded(transport)
-    assert conductor(ordered(planned("fedavg", 6)), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(planned("fedavg", 6)), tmp_path, transport).carry_on() is not None
     wanted = [[frame.header["verb"] for frame in frames] for owner, frames in calls if owner == "client-00"]
     assert wanted[:4] == [["describe"], ["open"], ["ask"], ["evaluate"]]
     assert [[verb for verb in verbs if verb != "retain"] for verbs in wanted[4:]] == [["ask", "evaluate"]] * 5 + [["finish"]]
@@ -283,7 +321,7 @@ def test_a_test_that_came_too_early_is_not_taken(shards: Path, tmp_path: Path) -
     method = made.methods[0]
     terms = terms_of(made, 30, 5, False).as_json()
     task = Task(30, 5, 0)
-    cohort = RemoteCohort.start(method, task, "run", transport, terms, AuditLog(tmp_path / AUDIT, "coordinator"))
+    cohort = OwnersCohort.start(method, task, "run", transport, terms, AuditLog(tmp_path / AUDIT, "coordinator"))
     times = 1
 
     def body(server: Server, cohort: Cohort) -> Server:
@@ -317,11 +355,11 @@ def test_models_to_retain_survive_the_coordinator(shards: Path, tmp_path: Path) 
 
     transport.meddle = killed
     with pytest.raises(CoordinatorKilled):
-        conductor(ordered(made), tmp_path, transport).carry_on()
+        coordinator(ordered(made), tmp_path, transport).carry_on()
     runs = [tmp_path / "owners" / owner / "runs" / "run" for owner in OWNERS]
     assert not any((run / "retained").exists() for run in runs)
     transport.meddle = lambda owner, frame, answer: answer()
-    assert conductor(ordered(made), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(made), tmp_path, transport).carry_on() is not None
     assert [sorted(path.name for path in (run / "retained").iterdir()) for run in runs] == [["00000001.safetensors"]] * 3
 
 
@@ -330,7 +368,7 @@ def test_an_owner_that_is_not_asked_retains_in_the_next_round(shards: Path, tmp_
     transport = InProcess(tmp_path / "owners", shards)
     calls = recorded(transport)
     made = planned("fedavg", 4, "lr=1e-12", "training.participation=0.3", "evaluation.every=2")
-    assert conductor(ordered(made), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(made), tmp_path, transport).carry_on() is not None
     order = [(owner, frame.header["verb"], frame.header.get("number")) for owner, frames in calls for frame in frames]
     fourth = next(k for k, (_, verb, number) in enumerate(order) if verb == "ask" and number == 4)
     retained = [(owner, number) for owner, verb, number in order[:fourth] if verb == "retain"]
@@ -339,7 +377,7 @@ def test_an_owner_that_is_not_asked_retains_in_the_next_round(shards: Path, tmp_
 
 def test_several_requests_are_answered_until_one_is_refused(shards: Path, tmp_path: Path) -> None:
     transport = InProcess(tmp_path / "owners", shards)
-    assert conductor(ordered(planned()), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(planned()), tmp_path, transport).carry_on() is not None
     desk, ledger = transport.desks["client-00"], tmp_path / "owners" / "client-00" / "runs" / "run" / "ledger.jsonl"
     test = Frame({"verb": "evaluate", "run": "run", "number": 4}, Nothing(("client-00",)).pack())
     wrong = Frame({"verb": "ask", "run": "run", "step": "init_server", "number": 5, "base": 4})
@@ -405,11 +443,12 @@ def test_a_bad_reply_is_refused_named_and_harmless(kind: str, shards: Path, tmp_
             return answer()
 
         transport.meddle = meddle
-        assert conductor(ordered(planned(), faults), tmp_path / name, transport).carry_on() is not None
+        assert coordinator(ordered(planned(), faults), tmp_path / name, transport).carry_on() is not None
         ends.append(load_models(tmp_path / name / "run" / "model.safetensors")[0]["shared"])
     refused = [line for line in read_audit(tmp_path / "spoilt" / AUDIT) if line["event"] == "owner is lost"]
     assert refused[0]["owner"] == "client-00"
     assert reason in str(refused[0]["reason"])
+    assert refused[0]["code"] == Code.BAD_REPLY
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
@@ -430,9 +469,9 @@ def test_owners_as_processes_survive_kill_9(reference: Path, shards: Path, tmp_p
 
         transport.call = killing  # type: ignore[method-assign]
         order = ordered(planned("fedper"), replace(QUICK, patience=0.0))
-        assert conductor(order, tmp_path, transport).carry_on() is None
+        assert coordinator(order, tmp_path, transport).carry_on() is None
         transport.start("client-01")
-        assert conductor(order, tmp_path, transport).carry_on() is not None
+        assert coordinator(order, tmp_path, transport).carry_on() is not None
         assert_same_end(tmp_path, reference)
     finally:
         transport.close()
@@ -453,11 +492,15 @@ POLICIES = {
 def test_an_owner_refuses_what_its_policy_forbids(kind: str, shards: Path, tmp_path: Path) -> None:
     policy, reason = POLICIES[kind]
     transport = InProcess(tmp_path / "owners", shards, {"client-01": policy})
-    with pytest.raises(Refused, match="owner client-01 refuses"):
-        conductor(ordered(planned()), tmp_path, transport).carry_on()
+    leg = coordinator(ordered(planned()), tmp_path, transport)
+    with pytest.raises(Refused, match="owner client-01 refuses") as caught:
+        leg.carry_on()
+    assert caught.value.code == Code.POLICY
+    assert leg.status.state == State.REFUSED and leg.status.reason is not None and leg.status.reason.code == Code.POLICY
     assert any(line["event"] == "refused" and reason in str(line["reason"]) for line in transport.audit("client-01"))
     noted = [line for line in read_audit(tmp_path / AUDIT) if line["event"] == "refused by an owner"]
     assert noted and noted[0]["owner"] == "client-01" and reason in str(noted[0]["reason"])
+    assert noted[0]["code"] == Code.POLICY
     assert not any(line["event"] == "refused" for line in transport.audit("client-00"))
 
 
@@ -466,36 +509,37 @@ def test_a_budget_over_several_runs(shards: Path, tmp_path: Path) -> None:
     transport = InProcess(tmp_path / "owners", shards, {"client-00": "total_rounds = 10"})
     for run in ("first", "second"):
         order = ordered(planned(), run=run)
-        assert Conductor(order, tmp_path / run, transport, AuditLog(tmp_path / AUDIT, "c")).carry_on() is not None
+        assert Coordinator(order, tmp_path / run, transport, AuditLog(tmp_path / AUDIT, "c")).carry_on() is not None
     with pytest.raises(Refused, match="budget of 10 iterations is exceeded: 8 are spent"):
-        conductor(ordered(planned(), run="third"), tmp_path, transport).carry_on()
+        coordinator(ordered(planned(), run="third"), tmp_path, transport).carry_on()
 
 
 def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> None:
     transport = InProcess(tmp_path / "owners", shards)
-    assert conductor(ordered(planned()), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(planned()), tmp_path, transport).carry_on() is not None
     body = Model(("client-00",), {}).pack()
-    header = {"verb": "ask", "run": "run", "number": 9, "base": 9}
-    for change, reason in (
-        ({"step": "init_server"}, "not a step that fedavg declares"),
-        ({"step": "__init__"}, "not a step that fedavg declares"),
-        ({"step": "local_update", "run": "another"}, "has not been opened"),
-        ({"step": "local_update", "run": "../../run"}, "has not been opened"),
-        ({"verb": "eval"}, "nothing this owner can be asked for"),
-        ({"step": "local_update", "number": -1}, "whole number"),
-        ({"step": "local_update", "number": 0}, "numbered from 1"),
+    header = {"verb": "ask", "run": "run", "number": 9, "base": 9, "round": 1}
+    for change, reason, code in (
+        ({"step": "init_server"}, "not a step that fedavg declares", Code.UNDECLARED),
+        ({"step": "__init__"}, "not a step that fedavg declares", Code.UNDECLARED),
+        ({"step": "local_update", "run": "another"}, "has not been opened", Code.NOT_OPENED),
+        ({"step": "local_update", "run": "../../run"}, "has not been opened", Code.NOT_OPENED),
+        ({"verb": "eval"}, "nothing this owner can be asked for", Code.UNDECLARED),
+        ({"step": "local_update", "number": -1}, "whole number", Code.MALFORMED),
+        ({"step": "local_update", "number": 0}, "numbered from 1", Code.MALFORMED),
     ):
         reply = Frame.unpack(transport.desks["client-00"].answer(Frame({**header, **change}, body).pack()))
         assert reason in str(reply.header["refused"])
         assert reason in str(transport.audit("client-00")[-1]["reason"])
+        assert reply.header["code"] == transport.audit("client-00")[-1]["code"] == code
     assert sum(line["event"] == "refused" for line in transport.audit("client-00")) == 7
 
 
 def test_terms_are_checked_by_the_owner(shards: Path, tmp_path: Path) -> None:
     """Whatever a coordinator sends as terms, only installed methods with valid fields are opened."""
-    site = InProcess(tmp_path, shards).sites["client-00"]
+    owner = InProcess(tmp_path, shards).owned["client-00"]
     terms: dict[str, object] = {"method": "fedprox", "features": 30, "classes": 5, "seed": 0, "rounds": 100}
-    site.open_run("fine", dict(terms))  # type: ignore[arg-type]
+    owner.agree("fine", dict(terms))  # type: ignore[arg-type]
     for change, reason in (
         ({"method": "os.system"}, "unknown method"),
         ({"method": "global"}, "uncut graph"),
@@ -506,8 +550,9 @@ def test_terms_are_checked_by_the_owner(shards: Path, tmp_path: Path) -> None:
         ({"rounds": 1}, "iterations"),
         ({"training": {"rounds": -5}}, "rounds"),
     ):
-        with pytest.raises(Refused, match=reason):
-            site.open_run("bad", {**terms, **change})  # type: ignore[dict-item]
+        with pytest.raises(Refused, match=reason) as caught:
+            owner.agree("bad", {**terms, **change})  # type: ignore[dict-item]
+        assert caught.value.code == Code.TERMS
 
 
 def test_owners_must_have_the_same_features(shards: Path, tmp_path: Path) -> None:
@@ -520,7 +565,7 @@ def test_owners_must_have_the_same_features(shards: Path, tmp_path: Path) -> Non
 
     transport.meddle = lie
     with pytest.raises(Exception, match="client-02 has 7"):
-        conductor(ordered(planned()), tmp_path, transport).carry_on()
+        coordinator(ordered(planned()), tmp_path, transport).carry_on()
 
 
 def noisy(rounds: int = 4, *more: str) -> api.Plan:
@@ -545,7 +590,7 @@ def test_a_privacy_budget_is_accounted_for_over_all_runs(shards: Path, tmp_path:
         for run in range(runs):
             order = ordered(noisy(), run=f"run-{run}")
             path = tmp_path / name / f"run-{run}"
-            assert Conductor(order, path, transport, AuditLog(tmp_path / name / AUDIT, "c")).carry_on() is not None
+            assert Coordinator(order, path, transport, AuditLog(tmp_path / name / AUDIT, "c")).carry_on() is not None
 
     with pytest.raises(Refused, match=f"client-01 refuses: the privacy budget is exceeded: {steps} steps with noise 2 cost"):
         attempt("too little", one - 0.01, 1)
@@ -566,13 +611,13 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
         return answer()
 
     transport.meddle = keep
-    assert conductor(ordered(noisy(2)), tmp_path, transport).carry_on() is not None
+    assert coordinator(ordered(noisy(2)), tmp_path, transport).carry_on() is not None
     desk = transport.desks["client-00"]
 
     def ask(number: int, shift: float) -> Frame:
         model = Model.unpack(sent[1])
         body = replace(model, params={name: value + shift for name, value in model.params.items()}).pack()
-        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0}
+        header = {"verb": "ask", "run": "run", "step": "local_update", "number": number, "base": 0, "round": 1}
         return Frame.unpack(desk.answer(Frame(header, body).pack()))
 
     assert "accounted for 2 times" in str(ask(3, 0.1).header["refused"])
@@ -585,10 +630,27 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
 def test_noise_on_weights_does_not_cover_prototypes(shards: Path, tmp_path: Path) -> None:
     transport = InProcess(tmp_path / "owners", shards, {"client-01": "[privacy]\nepsilon = 100.0"})
     with pytest.raises(Refused, match=r"client-01 refuses: .*would leave without noise"):
-        conductor(ordered(planned("feddep", 2, "training.dp_sigma=50.0")), tmp_path, transport).carry_on()
+        coordinator(ordered(planned("feddep", 2, "training.dp_sigma=50.0")), tmp_path, transport).carry_on()
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
+
+
+def test_a_status_comes_back_as_it_was_written() -> None:
+    """With its codes, through JSON: what an operator decides by."""
+    lost = {"client-01": Reason(Code.NO_ANSWER, "no answer"), "client-02": Reason(Code.BAD_REPLY, "its reply is NaN")}
+    why, line = Reason(Code.POLICY, "forbidden"), {"loss": 0.5, "client_test": [0.25, None]}
+    told = Status("run", "fedavg", State.WAITING, 1.5, "train", 2, 4, 3.0, line, None, lost, why)
+    assert Status.read(json.loads(json.dumps(told.as_json()))) == told
+    with pytest.raises(IntegrityError, match="same version"):
+        Status.read({**told.as_json(), "state": "resting"})
+
+
+def test_a_code_nobody_knows_is_a_failure() -> None:
+    for code in ("from the future", None, 3, ["policy"], {}):
+        refused = Frame({"refused": "no", "code": code}).refused  # type: ignore[dict-item]
+        assert refused is not None and refused.code == Code.FAILED
+    assert Frame({"refused": "no", "code": "policy"}).refused.code == Code.POLICY  # type: ignore[union-attr]

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from test_faults import OWNERS, QUICK, InProcess, conductor, metrics, planned, shards  # noqa: F401
+from test_faults import OWNERS, QUICK, InProcess, coordinator, metrics, planned, shards  # noqa: F401
 
-from suture.core.message import Model, kind_of
+from suture.core.message import Model
+from suture.core.packing import kind_of
 from suture.errors import ConfigError
 from suture.federation.audit import AUDIT, read_audit
-from suture.federation.coordinator.conduct import order_of
-from suture.federation.owner.desk import LATER_THAN_ANY, Journal
-from suture.federation.wire.exchange import Frame, Refused, Unreachable
+from suture.federation.owner.journal import LATER_THAN_ANY, Journal
+from suture.federation.wire.frames import Frame
+from suture.federation.wire.orders import order_of
+from suture.federation.wire.reasons import Code, Refused, Unreachable
 from suture.federation.wire.sealed import Sealed, to_words
 from suture.methods.averaging import Up
 from suture.runs.checkpoint import load_models
@@ -32,7 +34,7 @@ def secure_order(method: str, rounds: int = 3, **faults: object):
 def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp_path: Path) -> None:  # noqa: F811
     plain = InProcess(tmp_path / "plain" / "owners", shards)
     order = order_of(planned(method, 3), "run", QUICK)
-    assert conductor(order, tmp_path / "plain", plain).carry_on() is not None
+    assert coordinator(order, tmp_path / "plain", plain).carry_on() is not None
 
     sealed = InProcess(tmp_path / "sealed" / "owners", shards)
     recorded: list[bytes] = []
@@ -45,7 +47,7 @@ def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp
         return reply
 
     sealed.meddle = record
-    assert conductor(secure_order(method), tmp_path / "sealed", sealed).carry_on() is not None
+    assert coordinator(secure_order(method), tmp_path / "sealed", sealed).carry_on() is not None
     for mine, theirs in zip(metrics(tmp_path / "sealed"), metrics(tmp_path / "plain"), strict=True):
         assert mine["client_test"] == theirs["client_test"]
         assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
@@ -84,7 +86,7 @@ def test_a_coordinator_that_records_everything_cannot_tell_an_update(shards: Pat
         return reply.pack()
 
     transport.meddle = record
-    assert conductor(secure_order("fedavg", 12), tmp_path, transport).carry_on() is not None
+    assert coordinator(secure_order("fedavg", 12), tmp_path, transport).carry_on() is not None
     sent = {owner: np.concatenate(parts) for owner, parts in words.items()}
     wholes = [sum(sent[owner] for owner in some) for size in (1, 2, 3) for some in combinations(OWNERS, size)]
     pvalues = [
@@ -114,7 +116,7 @@ def test_a_dropout_mid_round_still_gives_the_right_sum(shards: Path, tmp_path: P
         order = order_of(
             planned("fedavg", 3), "run", replace(QUICK, on_loss="continue", patience=0.0), secure=name == "sealed"
         )
-        assert conductor(order, tmp_path / name, transport).carry_on() is not None
+        assert coordinator(order, tmp_path / name, transport).carry_on() is not None
         assert any(line["event"] == "owner is lost" for line in read_audit(tmp_path / name / AUDIT))
         ends.append(load_models(tmp_path / name / "run" / "model.safetensors")[0]["shared"])
     for key, value in ends[1].items():
@@ -132,25 +134,26 @@ def test_waiting_for_a_dropout_opens_nothing(shards: Path, tmp_path: Path) -> No
         return answer()
 
     transport.meddle = lose
-    assert conductor(secure_order("fedavg", patience=0.0), tmp_path, transport).carry_on() is None
+    assert coordinator(secure_order("fedavg", patience=0.0), tmp_path, transport).carry_on() is None
     assert not opened
     transport.meddle = lambda owner, frame, answer: answer()
-    assert conductor(secure_order("fedavg", patience=0.0), tmp_path, transport).carry_on() is not None
+    assert coordinator(secure_order("fedavg", patience=0.0), tmp_path, transport).carry_on() is not None
 
 
 def test_an_owner_under_secure_terms_does_not_answer_openly(shards: Path, tmp_path: Path) -> None:  # noqa: F811
     transport = InProcess(tmp_path / "owners", shards)
-    assert conductor(secure_order("fedavg"), tmp_path, transport).carry_on() is not None
-    header = {"verb": "ask", "run": "run", "step": "local_update", "number": 9, "base": 9}
+    assert coordinator(secure_order("fedavg"), tmp_path, transport).carry_on() is not None
+    header = {"verb": "ask", "run": "run", "step": "local_update", "number": 9, "base": 9, "round": 1}
     reply = Frame.unpack(transport.desks["client-00"].answer(Frame(header, Model(("client-00",), {}).pack()).pack()))
     assert "not answered openly" in str(reply.header["refused"])
+    assert reply.header["code"] == Code.SECRECY
     assert any("not answered openly" in str(line.get("reason")) for line in transport.audit("client-00"))
 
 
 def test_a_step_is_opened_for_one_set_of_survivors_even_by_a_new_process(shards: Path, tmp_path: Path) -> None:  # noqa: F811
     """A coordinator that goes back and leaves one owner out would learn that owner's update from the difference."""
     transport = InProcess(tmp_path / "owners", shards)
-    assert conductor(secure_order("fedavg", 1), tmp_path, transport).carry_on() is not None
+    assert coordinator(secure_order("fedavg", 1), tmp_path, transport).carry_on() is not None
     for owner in OWNERS:
         transport.reborn(owner)
     (tmp_path / "run" / "result.json").unlink()
@@ -167,7 +170,7 @@ def test_a_step_is_opened_for_one_set_of_survivors_even_by_a_new_process(shards:
     transport.meddle = without_one
     order = secure_order("fedavg", 1, on_loss="continue", patience=0.0)
     with pytest.raises(Refused, match="opened for other survivors"):
-        conductor(order, tmp_path, transport).carry_on()
+        coordinator(order, tmp_path, transport).carry_on()
 
 
 def test_a_method_that_needs_more_than_sums_is_refused() -> None:
@@ -190,7 +193,7 @@ def test_a_nan_update_is_left_out_and_its_sender_named(shards: Path, tmp_path: P
 
     transport.meddle = spoil
     order = order_of(planned("fedavg", 3, "training.aggregation=multi-krum"), "run", QUICK)
-    outcome = conductor(order, tmp_path, transport).carry_on()
+    outcome = coordinator(order, tmp_path, transport).carry_on()
     assert outcome is not None
     assert outcome.suspects == ("client-01",)
     events = [(line["event"], line.get("owner")) for line in read_audit(tmp_path / AUDIT)]

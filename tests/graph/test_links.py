@@ -10,14 +10,14 @@ import torch
 from scipy.stats import mannwhitneyu
 from torch_geometric.data import Data
 
+from suture.core.metrics import roc_auc
 from suture.core.streams import Streams
 from suture.errors import PartitionError
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.links import TEST, TRAIN, VALIDATION, hide_from_uncut, hide_links, pair_keys
 from suture.graph.synthetic import contextual_block_model
-from suture.method import roc_auc
 from suture.settings import SplitSettings, TrainingSettings
-from suture.training.local import batches
+from suture.training.batches import batches
 
 SHARES = SplitSettings(scope="client", train=0.8, val=0.1, test=0.1)
 

@@ -21,8 +21,9 @@ from suture.graph.synthetic import contextual_block_model
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub.communities import analyse, correlations, draw, kept_similarities, missing_edges
 from suture.methods.fedpub.method import FedPub
-from suture.runs.folder import RunFolder
-from suture.runs.runner import execute, prepare
+from suture.runs.execute import execute
+from suture.runs.folder import Asked, RunFolder
+from suture.runs.prepare import prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 
 
@@ -34,7 +35,7 @@ def data() -> Data:
 def finished(path: Path, data: Data, method: type[FedAvg]) -> Path:
     protocol = Protocol("test", partition=PartitionSettings(kind="metis-overlap", clients=10))
     prepared = prepare(data, "generated", protocol, seed=0)
-    folder = RunFolder.create(path, {}, "", prepared.cut)
+    folder = RunFolder.create(path, Asked.now("generated", [method.name], [0]), "", prepared.cut)
     training = TrainingSettings(rounds=2, participation=0.8)
     execute(prepared, method(model=ModelSettings(hidden=8, head=True), training=training), protocol, folder=folder)
     return path

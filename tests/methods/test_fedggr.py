@@ -14,12 +14,13 @@ from harness import World, run_to_end, small_world
 from suture.core.kernels import Segments
 from suture.core.streams import Streams, generator
 from suture.engines.embedded import EmbeddedCohort
-from suture.errors import SutureError
 from suture.graph.batch import GraphBatch, batch_of
 from suture.graph.synthetic import contextual_block_model
 from suture.method import Task
 from suture.methods.fedggr.autoencoder import BASIS, GraphAutoencoder, LinearAutoencoder, orthonormal
-from suture.methods.fedggr.method import GLOBAL, Down, FedGgr, everybodys
+from suture.methods.fedggr.messages import Down
+from suture.methods.fedggr.method import GLOBAL, FedGgr
+from suture.methods.fedggr.server_graph import everybodys
 from suture.nn.backbones import make_backbone
 from suture.nn.layers import dropout
 from suture.nn.topk import Links
@@ -301,7 +302,7 @@ def test_branches_are_hidden_in_turn(world: World) -> None:
     method = small(branch_dropout=2 / 3)
     segments = Segments(torch.tensor([0, 2000, 3000]))
     rng = Streams.of(0, ("a", "b"), "test")
-    seen = method.hide_branches(torch.ones(3000, 16), 8, segments, rng)
+    seen = method.fusion.hide_branches(torch.ones(3000, 16), 8, segments, rng)
     local, shared = seen[:, :8], seen[:, 8:]
     assert bool((local == local[:, :1]).all())
     assert bool((shared == shared[:, :1]).all())
@@ -317,7 +318,9 @@ def test_dropped_codes_are_read_by_the_gcn_alone(world: World) -> None:
     server: Any = run_to_end(method, world.clients, world.task).server
     codes, own = everybodys(server.codes), {name: value[0] for name, value in server.own.items()}
     only, rng = Segments(torch.tensor([0, codes.shape[0]])), Streams.of(0, ("server",), "test")
-    graph = method.learner.process(method.learner.generate(server.own, codes, only), Links(*server.links[0], codes.shape[0]))
+    graph = method.server_graph.learner.process(
+        method.server_graph.learner.generate(server.own, codes, only), Links(*server.links[0], codes.shape[0])
+    )
     a = torch.zeros(codes.shape[0], codes.shape[0]).index_put((graph.row, graph.col), graph.weight, accumulate=True)
 
     def expected(read: torch.Tensor) -> torch.Tensor:
@@ -340,22 +343,3 @@ def test_an_unknown_graph_has_no_global_embedding(world: World) -> None:
     with torch.no_grad():
         scores, same = (method.predict(world.whole, m, world.task) for m in (one, blank))
     torch.testing.assert_close(scores, same)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"k": 0},
-        {"encoder": "tanh"},
-        {"refresh": 0},
-        {"server_lr": -1.0},
-        {"alignment": "avg"},
-        {"returned": "sum"},
-        {"activation": "tanh"},
-        {"branch_dropout": 1.5},
-        {"code_dropout": 1.0},
-    ],
-)
-def test_bad_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SutureError, match=r"fedggr\."):
-        FedGgr(**wrong)

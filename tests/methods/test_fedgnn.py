@@ -178,10 +178,6 @@ def test_what_travels(world: World) -> None:
 
 
 def test_bad_settings_are_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match="neighbours=0"):
-        FedGnn(neighbours=0)
-    with pytest.raises(ConfigError, match="interval=0"):
-        FedGnn(interval=0)
     with pytest.raises(ConfigError, match="layers >= 2"):
         FedGnn(model=ModelSettings(layers=1))
     own = replace(world.task, module=lambda features, classes: nn.Linear(features, classes))

@@ -19,7 +19,7 @@ from suture.methods.fedproto import COUNTS, PROTOTYPES, FedProto, prototypes
 from suture.methods.local import Local
 from suture.nn.export import to_pyg
 from suture.settings import SplitSettings, TrainingSettings
-from suture.training.local import Batch, batches
+from suture.training.batches import Batch, batches
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +186,7 @@ def test_a_client_s_network_can_be_exported(world: World) -> None:
     assert ending(method, server, cohort).scores.ids == world.clients.ids
 
 
-def test_bad_settings_are_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match=r"fedproto.proto_weight must be >= 0, got -1"):
-        FedProto(proto_weight=-1)
-    with pytest.raises(ConfigError, match="classifier or prototype, got 'knn'"):
-        FedProto(predict_by="knn")  # type: ignore[arg-type]
+def test_prototypes_do_not_predict_links(world: World) -> None:
     linked = with_links(world)
     with pytest.raises(ConfigError, match="predict_by prototype is for nodes"):
         EmbeddedCohort.start(small(FedProto, predict_by="prototype"), linked.clients, linked.task)

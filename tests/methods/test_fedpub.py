@@ -27,12 +27,12 @@ from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.method import Federation, FedPub, Up, label_similarity, layout_of, placed
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
-from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.local import Local
 from suture.privacy.ledger import RunLedger
 from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.settings import ModelSettings, SplitSettings, TrainingSettings
-from suture.training.local import batches
+from suture.training.batches import batches
 
 SBM = ProxySettings("sbm", 5, 100, 0.1, 0.01)
 HIDING = {"lambda1": 0.9, "lambda2": 0.0}
@@ -455,8 +455,8 @@ def test_malformed_sparse_models_are_refused() -> None:
 
 def test_the_layout_does_not_depend_on_the_order_of_the_tree() -> None:
     tree = {"b": torch.randn(2, 3), "w": torch.randn(2, 3, 4), "a": torch.randn(2, 5, 1)}
-    layout = Layout.of(tree, ["w", "a"])
-    assert layout == Layout.of(dict(reversed(tree.items())), ["a", "w"])
+    layout = RowLayout.of(tree, ["w", "a"])
+    assert layout == RowLayout.of(dict(reversed(tree.items())), ["a", "w"])
     assert layout.entries == 3 + 12 + 5
     for name, value in layout.split(layout.join(tree)).items():
         assert torch.equal(value, tree[name])
@@ -477,7 +477,7 @@ def test_fewer_bytes_travel_the_larger_lambda1(world: World) -> None:
 def test_what_was_not_sent_back_is_averaged_as_it_was_handed_out(world: World) -> None:
     method = rounds(small(FedPub, **HIDING), 3)
     cohort, listener = EmbeddedCohort.start(method, world.clients, world.task), Listener()
-    cohort._shared.ledger = listener
+    cohort._common.ledger = listener
     server = method.round(method.init_server(world.task), cohort)
     handed = server.personal(cohort.ids)
     after = method.round(server, cohort)
@@ -619,21 +619,6 @@ def test_a_users_own_network_takes_part(world: World) -> None:
         with torch.no_grad():
             out = torch.func.functional_call(module, own, (proxy.x.dense(), proxy.edge_index)).mean(0)
         torch.testing.assert_close(server.select([name]).signature[0], out, atol=1e-5, rtol=1e-5)
-
-
-def test_bad_hyper_parameters_are_refused() -> None:
-    for fields, sentence in (
-        ({"tau": -1.0}, r"fedpub.tau must be >= 0, got -1.0"),
-        ({"lambda1": -0.1}, "fedpub.lambda1 must be >= 0"),
-        ({"threshold": -0.1}, "fedpub.threshold must be >= 0"),
-        ({"community": 1.5}, "fedpub.community is a cosine"),
-        ({"proxy_blocks": 0}, "proxy blocks"),
-        ({"proxy_p_in": 2.0}, "fedpub.proxy_p_in is a probability"),
-        ({"similarity": "lables"}, "unknown fedpub.similarity 'lables': did you mean 'labels'"),
-        ({"regularise": "none"}, "unknown fedpub.regularise"),
-    ):
-        with pytest.raises(ConfigError, match=sentence):
-            FedPub(**fields)  # type: ignore[arg-type]
 
 
 def test_matrices_are_kept_in_the_order_of_the_cohort() -> None:

@@ -14,24 +14,23 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
 from suture.config.resolve import resolve
-from suture.core.kernels import Segments
 from suture.core.message import Message
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError
-from suture.graph.impair import impair
 from suture.method import Clients
 from suture.methods.fedsage import FedSage
-from suture.methods.fedsage_plus.mend import mended
-from suture.methods.fedsage_plus.method import CALIBRATIONS, FedSagePlus, Offers, foreign_gradients, route, safe_to_answer
+from suture.methods.fedsage_plus.exchange import foreign_gradients, route, safe_to_answer
+from suture.methods.fedsage_plus.messages import ForeignGradient, Offers
+from suture.methods.fedsage_plus.method import FedSagePlus
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.globsage import GlobSage
 from suture.methods.local import Local
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.uncut import Global
-from suture.runs.runner import prepare, preprocess
+from suture.runs.prepare import prepare, preprocess
 from suture.settings import ModelSettings, TrainingSettings
 
 FULL_BATCH = {"batch_size": 0, "generator_batch": 0, "latent": 6, "width": 5, "exchanged": 8}
@@ -91,9 +90,9 @@ def test_losses_by_hand(world: World) -> None:
     assert isinstance(method, FedSagePlus)
     clients = _clients(method, world)
     params = _random(clients.state.generator)
-    hurt, x = method.impaired(clients), world.clients.x.dense()
-    batch = method._generator_batch(hurt, clients.rng)
-    terms, rows = method.generator_terms(params, batch, clients)
+    hurt, x, loss = method.impaired(clients), world.clients.x.dense(), method.own_loss(world.task)
+    batch = loss.batch(hurt, clients.rng)
+    terms, rows = loss.terms(params, batch, hurt, world.clients.x, clients.rng)
     z = method.neighgen(world.task).encode(params, hurt.graph)
     predicted = method.neighgen(world.task).missing(params, z, hurt.graph.degree, hurt.graph.segments)
     for k in range(4):
@@ -118,8 +117,8 @@ def test_every_generator_term_has_a_gradient(world: World) -> None:
     assert isinstance(method, FedSagePlus)
     clients = _clients(method, world)
     params = {name: value.requires_grad_() for name, value in _random(clients.state.generator).items()}
-    batch = method._generator_batch(method.impaired(clients), clients.rng)
-    terms, _ = method.generator_terms(params, batch, clients)
+    hurt, loss = method.impaired(clients), method.own_loss(world.task)
+    terms, _ = loss.terms(params, loss.batch(hurt, clients.rng), hurt, world.clients.x, clients.rng)
     for name, reached in (("count", "count.weight"), ("features", "feature2.weight")):
         wanted = [params[reached], params["encoder.layer1.self"]]
         for grad in torch.autograd.grad(terms[name].sum(), wanted, retain_graph=True):
@@ -197,7 +196,7 @@ def test_a_step_adds_foreign_gradients_weighted_by_alpha(world: World) -> None:
         waiting = replace(clients, state=state)
         _, gradients = method.feed_forward(waiting, route(offer))
         foreign = {name: value.sum(0) for name, value in gradients.fgen.items()}
-        after, _ = method.update_generator(waiting, type("F", (), {"fgen": foreign})())  # type: ignore[arg-type]
+        after, _ = method.update_generator(waiting, ForeignGradient(clients.ids, foreign))
         for name in FGEN:
             total = state.waiting[name] + 0.5 * alpha * foreign[name]
             torch.testing.assert_close(after.generator_moments[f"{name}.first"], 0.1 * total, rtol=1e-4, atol=1e-6)
@@ -242,98 +241,6 @@ def test_no_message_shows_a_feature_row_even_after_scaling(world: World, shared:
             if tensor.shape[-1] == unit.shape[1]:
                 rows = torch.nn.functional.normalize(tensor.reshape(-1, unit.shape[1]).float())
                 assert float((rows @ unit.T).abs().max()) < 0.999, f"{path} points along a feature row"
-
-
-def test_generated_neighbours_stay_in_the_range_of_the_clients_features(world: World) -> None:
-    method = small(FedSagePlus, hidden_share=0.3, entries=10)
-    assert isinstance(method, FedSagePlus)
-    clients = _clients(method, world)
-    params = _random(clients.state.generator)
-    params["count.bias"] += 3
-    patch = method.generated(params, clients)
-    assert patch.value.values.shape[1] == 40, "dense features keep all entries"
-    x = world.clients.x.dense()
-    assert float(patch.value.values.min()) >= float(x.min())
-    assert float(patch.value.values.max()) <= float(x.max())
-    sources = patch.source.values.long() + world.clients.segments.ptr[:-1][Segments(patch.source.ptr).client]
-    assert int(torch.bincount(sources).max()) <= method.most
-
-
-def _mending(world: World, **fields: Any) -> tuple[FedSagePlus, Clients[Any], Tree]:
-    method = small(FedSagePlus, hidden_share=0.3, **fields)
-    assert isinstance(method, FedSagePlus)
-    clients = _clients(method, world)
-    params = _random(clients.state.generator)
-    params["count.bias"] += 1
-    return method, clients, params
-
-
-def test_generated_rows_are_followed_as_far_as_new_impaired_graphs_say(world: World) -> None:
-    """Least squares by numpy, over neighbourhoods written out node by node."""
-    method, clients, params = _mending(world)
-    found = method.trust(params, clients)
-    x = world.clients.x.dense().numpy()
-    right: list[list[np.ndarray]] = [[] for _ in range(4)]
-    made: list[list[np.ndarray]] = [[] for _ in range(4)]
-    for draw in range(CALIBRATIONS):
-        hurt = impair(world.clients, 0.3, Streams.of(world.task.seed, clients.ids, "calibrate", draw))
-        seen, owner = hurt.graph.x.dense().numpy(), hurt.graph.segments.client.numpy()
-        edges = hurt.graph.edge_index.numpy()
-        for k, draft in method.drafts(params, hurt.graph, clients):
-            for place, node in enumerate(draft.nodes.tolist()):
-                new = draft.rows_RF[draft.row == place].numpy()
-                kept = seen[edges[0][edges[1] == node]]
-                start, end = hurt.hidden.rowptr[node : node + 2].tolist()
-                lost = x[hurt.hidden.col[start:end].long().numpy()]
-                around = kept if len(kept) else seen[edges[0][owner[edges[0]] == k]]
-                known = around.mean(0) if len(around) else np.zeros(40, dtype=np.float32)
-                whole = np.concatenate([kept, lost])
-                right[k].append(whole.mean(0) - known if len(whole) else np.zeros_like(known))
-                made[k].append(np.concatenate([kept, new]).mean(0) - known)
-    for k in range(4):
-        a, b = np.concatenate(made[k]), np.concatenate(right[k])
-        assert float(found[k]) == pytest.approx(float(np.clip(a @ b / (a @ a), 0, 1)), abs=1e-4)
-    assert float(found.max()) > 0
-
-
-def test_without_trust_a_generated_neighbour_is_the_mean_of_those_known(world: World, monkeypatch: Any) -> None:
-    """Then mending moves no neighbourhood; with full trust it adds what fGen makes."""
-    method, clients, params = _mending(world)
-    graph, x = world.clients, world.clients.x.dense()
-    monkeypatch.setattr(FedSagePlus, "trust", lambda self, params, clients: torch.zeros(4))
-    grown = mended(graph, method.generated(params, clients))
-    own = torch.nonzero(grown.node_id >= 0).squeeze(1)
-    assert grown.num_nodes > graph.num_nodes
-    before, after = graph.mean_operator.times(x), grown.mean_operator.times(grown.x.dense())[own]
-    linked = graph.degree > 0
-    torch.testing.assert_close(after[linked], before[linked], rtol=1e-4, atol=1e-5)
-    monkeypatch.undo()
-    raw = replace(method, calibrated=False)
-    drafts = torch.cat([made.rows_RF for _, made in raw.drafts(params, graph, clients)])
-    low, high = float(x.min()), float(x.max())
-    assert torch.allclose(raw.generated(params, clients).value.values.mean(), drafts.clamp(low, high).mean(), atol=1e-2)
-
-
-def test_counts_are_rounded_without_bias_where_neighbours_are_known(world: World) -> None:
-    method, clients, params = _mending(world)
-    params["count.bias"] -= 2
-    network, graph = method.neighgen(world.task), world.clients
-    wanted = network.missing(params, network.encode(params, graph), graph.degree, graph.segments)
-    made = []
-    for number in range(400):
-        streams = Streams.of(number, graph.ids, "test")
-        drawn = torch.zeros(graph.num_nodes)
-        for _, draft in method.drafts(params, graph, replace(clients, rng=streams)):
-            drawn.index_add_(0, draft.nodes[draft.row], torch.ones(draft.row.numel()))
-        made.append(drawn)
-    mean, alone = torch.stack(made).mean(0), graph.degree == 0
-    small_enough = wanted < method.most - 1
-    # Four standard deviations of a mean of 400 draws that vary by less than one half.
-    torch.testing.assert_close(mean[small_enough & ~alone], wanted[small_enough & ~alone], rtol=0, atol=0.1)
-    torch.testing.assert_close(mean[alone], wanted[alone].round().clamp(0, method.most))
-    printed = replace(method, unbiased=False)
-    rounded = sum(int(draft.row.numel()) for _, draft in printed.drafts(params, graph, clients))
-    assert rounded == int(wanted.round().clamp(0, method.most).sum())
 
 
 def test_other_nodes_are_hidden_from_time_to_time(world: World) -> None:
@@ -396,19 +303,9 @@ def test_without_generated_neighbours_it_is_fedsage(world: World) -> None:
     assert plain.initial_params(world.task).keys() == method.initial_params(world.task).keys()
 
 
-@pytest.mark.parametrize(
-    ("fields", "complaint"),
-    [
-        ({"hidden_share": 1.0}, "hidden_share"),
-        ({"generator_epochs": 0}, "generator_epochs"),
-        ({"alpha": -1.0}, "alpha"),
-        ({"generator_lr": 0.0}, "generator_lr"),
-        ({"rehide": -1}, "rehide"),
-    ],
-)
-def test_bad_values_are_refused(fields: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        FedSagePlus(**fields)
+def test_values_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"fedsage_plus.exchanged must be at least width \+ 2 = 42, got 32"):
+        FedSagePlus(width=40)
     with pytest.raises(ConfigError, match="exchanges nothing"):
         LocSagePlus(alpha=1.0)
 

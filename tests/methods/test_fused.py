@@ -10,7 +10,7 @@ from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, View, batch_of
 from suture.graph.synthetic import contextual_block_model
-from suture.methods.feddep.fused import FusedSage, MendedFeatures, mended
+from suture.methods.feddep.fused import FusedSage, MendedFeatures, with_embeddings
 from suture.nn.backbones import Sage
 from suture.nn.sampler import sample_batch
 from suture.settings import ModelSettings
@@ -51,14 +51,14 @@ def _by_hand(params: Tree, k: int, x: torch.Tensor, edge_index: torch.Tensor, z:
 def test_full_batch_equals_the_plain_statement() -> None:
     graph, z = _graph(), _embedding()
     network, params = _network()
-    logits = network.logits(params, mended(graph, z))
+    logits = network.logits(params, with_embeddings(graph, z))
     for k, part in enumerate((slice(0, 35), slice(35, 60))):
         one = graph.client_data(k)
         torch.testing.assert_close(logits[part], _by_hand(params, k, one.x, one.edge_index, z[part]), rtol=1e-4, atol=1e-5)
 
 
 def test_sampling_more_neighbours_than_there_are_equals_full_batch() -> None:
-    graph = mended(_graph(), _embedding())
+    graph = with_embeddings(_graph(), _embedding())
     network, params = _network()
     seeds = torch.tensor([2, 7, 30, 40, 59])
     sampled = sample_batch(graph, seeds, (1000, 1000), Streams.of(0, graph.ids, "sample"), replace=False)
@@ -78,20 +78,20 @@ def test_without_embeddings_it_is_graphsage(head: bool) -> None:
         torch.testing.assert_close(params[name][:1], value, rtol=0, atol=0)
     expected = plain.logits({name: value for name, value in params.items() if "embedding" not in name}, graph)
     torch.testing.assert_close(network.logits(params, graph), expected, rtol=0, atol=0)
-    torch.testing.assert_close(network.logits(params, mended(graph, torch.zeros(60, WIDTH))), expected)
+    torch.testing.assert_close(network.logits(params, with_embeddings(graph, torch.zeros(60, WIDTH))), expected)
 
 
 def test_gradients_reach_the_embeddings_and_their_weights() -> None:
     network, params = _network()
     z = _embedding().requires_grad_()
     params = {name: value.requires_grad_() for name, value in params.items()}
-    out = network.logits(params, mended(_graph(), z))
+    out = network.logits(params, with_embeddings(_graph(), z))
     wanted = [z, params["layer1.embedding"], params["layer2.embedding"]]
     assert all(float(grad.abs().sum()) > 0 for grad in torch.autograd.grad(out.square().sum(), wanted))
 
 
 def test_selecting_clients_keeps_their_embeddings() -> None:
     z = _embedding()
-    chosen = mended(_graph(), z).select(["birch"])
+    chosen = with_embeddings(_graph(), z).select(["birch"])
     assert isinstance(chosen.x, MendedFeatures)
     assert torch.equal(chosen.x.embedding, z[35:])

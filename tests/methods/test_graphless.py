@@ -17,11 +17,11 @@ from suture.graph.batch import Features, GraphBatch
 from suture.graph.data import validate
 from suture.graph.synthetic import contextual_block_model
 from suture.methods import METHODS
-from suture.methods.fed_gnnk import FedGnnk
+from suture.methods.fed_gnnk import FedGnnk, with_nearest_neighbours
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import BACKBONES, make_backbone
-from suture.nn.knn_graph import with_nearest_neighbours
-from suture.runs.runner import Prepared, execute, prepare
+from suture.runs.execute import execute
+from suture.runs.prepare import Prepared, prepare
 from suture.settings import ModelSettings, PartitionSettings, Protocol, TrainingSettings
 
 GRAPHLESS = ("owner-birch", "owner-dogwood")
@@ -185,8 +185,3 @@ def test_a_method_that_needs_edges_refuses_graphless_clients() -> None:
     with pytest.raises(ConfigError, match="needs_edges cannot train clients without edges"):
         execute(hidden, method, protocol)
     execute(whole, method, protocol)
-
-
-def test_bad_numbers_of_neighbours_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"local_gnnk\.neighbours must be >= 1, got 0"):
-        METHODS["local_gnnk"](neighbours=0)  # type: ignore[call-arg]

@@ -11,7 +11,6 @@ from harness import World, assert_close, assert_same, run_to_end, small, small_w
 from torch_geometric.data import Data
 
 from suture.engines.embedded import EmbeddedCohort
-from suture.errors import ConfigError
 from suture.graph.batch import batch_of
 from suture.method import Task
 from suture.methods.averaging import Server
@@ -91,15 +90,6 @@ def test_fedsage_prescribes_its_own_model() -> None:
     assert method.model.kind == "sage"
     assert method.training.fanouts == (5, 5, 5)
     assert (method.training.batch_size, method.training.rounds) == (64, 7)
-
-
-def test_bad_hyper_parameters_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"fedprox.mu must be >= 0, got -0.1"):
-        FedProx(mu=-0.1)
-    with pytest.raises(ConfigError, match="personal_layers"):
-        FedPer(personal_layers=-1)
-    with pytest.raises(ConfigError, match="fanout"):
-        FedSage(fanout=0)
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

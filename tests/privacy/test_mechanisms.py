@@ -25,7 +25,9 @@ from suture.nn.module import ModuleBackbone
 from suture.nn.sampler import sample_batch
 from suture.privacy.mechanisms import clip_factors, noise_like, poisson_sample, private_gradient
 from suture.settings import ModelSettings, TrainingSettings
-from suture.training.local import Batch, batches, fresh_moments, train_locally
+from suture.training.batches import Batch, batches
+from suture.training.local import train_locally
+from suture.training.optimisers import fresh_moments
 
 SILENT = 1e-12  # a noise multiplier that switches DP-SGD on and adds nothing
 WORLD = small_world()

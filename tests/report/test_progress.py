@@ -6,17 +6,17 @@ import pytest
 from rich.console import Console
 
 from suture.report.progress import state, watching
-from suture.runs.runner import Tick
+from suture.runs.outcome import Tick
 
 
 def tick(done: int) -> Tick:
-    return Tick("round", done, 10, 0.4123, 0.8123, 2.0 * done)
+    return Tick("round", done, 10, 2.0 * done, {"loss": 0.4123}, 0.8123)
 
 
 def test_state_names_round_loss_validation_and_time_left() -> None:
     assert state(tick(4)) == "round 4/10, loss 0.412, validation 81.2 %, 12 s left"
     assert state(tick(10)) == "round 10/10, loss 0.412, validation 81.2 %, 20 s"
-    assert state(Tick("fit", 1, 2, None, None, 1.0)) == "fit 1/2, 1.0 s left"
+    assert state(Tick("fit", 1, 2, 1.0, {})) == "fit 1/2, 1.0 s left"
 
 
 def test_plain_lines_come_at_the_end_of_a_run_and_seldom_before() -> None:

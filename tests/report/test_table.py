@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from suture.api import Comparison, Plan, plan
 from suture.report.table import comparison_report, headline
-from suture.runs.runner import Outcome
+from suture.runs.outcome import Outcome
 from suture.settings import EvaluationSettings
 
 METHODS = ("local", "fedavg", "fedprox", "fedsage", "global")
@@ -71,6 +71,17 @@ def test_legend_says_what_the_numbers_are(comparison: Comparison, made: Plan) ->
         "global trains on the uncut graph: an upper bound, not a federated method.",
     ):
         assert part in text
+
+
+def test_legend_names_what_is_different_for_a_method(comparison: Comparison) -> None:
+    sets = ["fedavg.training.rounds=20", "fedprox.training.lr=0.1", "fedavg.model.head=false"]
+    made = plan("cora", ["fedavg", "fedper"], overrides=sets)
+    assert [method.training.rounds for method in made.methods] == [20, 100]
+    assert [method.model.head for method in made.methods] == [False, True]
+    text = " ".join(printed(comparison_report(comparison.rows(), made, 5), 80).split())
+    assert "Otherwise than above: fedavg.model.head = false, fedavg.training.rounds = 20." in text
+    alike = plan("cora", ["fedavg", "fedper"])
+    assert "Otherwise" not in printed(comparison_report(comparison.rows(), alike, 5), 80)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ from suture.method import Task
 from suture.methods.fedavg import FedAvg
 from suture.nn.backbones import make_backbone
 from suture.settings import ModelSettings, TrainingSettings
-from suture.training.local import Batch, batches, fresh_moments, optimise, train_locally
+from suture.training.batches import Batch, batches
+from suture.training.local import train_locally
+from suture.training.optimisers import fresh_moments, optimise
 
 FEATURES, CLASSES = 6, 3
 SIZES = (16, 9, 23, 8)
@@ -53,12 +55,19 @@ def random_tree(clients: int, seed: int) -> Tree:
 OPTIMIZERS = {
     "adam": TrainingSettings(optimizer="adam", lr=0.05, weight_decay=0.01),
     "adam without decay": TrainingSettings(optimizer="adam", lr=0.05),
+    "adam, clipped": TrainingSettings(optimizer="adam", lr=0.05, weight_decay=0.01, clip=1.5),
+    "adamw": TrainingSettings(optimizer="adamw", lr=0.05, weight_decay=0.1),
     "sgd": TrainingSettings(optimizer="sgd", lr=0.05, weight_decay=0.01),
+    "sgd with momentum": TrainingSettings(optimizer="sgd", lr=0.05, weight_decay=0.01, momentum=0.9),
+    "sgd with momentum, clipped": TrainingSettings(optimizer="sgd", lr=0.05, momentum=0.5, clip=1.5),
 }
 
 
 def torch_optimizer(parameters: list[Tensor], settings: TrainingSettings) -> torch.optim.Optimizer:
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
+    if settings.optimizer == "sgd":
+        decay, momentum = settings.weight_decay, settings.momentum
+        return torch.optim.SGD(parameters, lr=settings.lr, weight_decay=decay, momentum=momentum)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimizer]
     return kind(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
 
 
@@ -81,6 +90,8 @@ def test_optimise_is_one_torch_optimizer_for_each_client(settings: TrainingSetti
             if active[k]:
                 for leaf, grad in zip(theirs[k], grads.values(), strict=True):
                     leaf.grad = grad[k].clone()
+                if settings.clip:
+                    torch.nn.utils.clip_grad_norm_(theirs[k], settings.clip)
                 optimizers[k].step()
     assert moments["step"].tolist() == [sum(active[k] for active in schedule) for k in range(3)]
     for k in range(3):
@@ -141,6 +152,17 @@ def test_optimise_takes_a_client_alone_as_in_company() -> None:
         optimise(alone, {n: g[1:2] for n, g in grads.items()}, of_one, torch.tensor([True]), settings)
     for name, value in alone.items():
         torch.testing.assert_close(together[name][1:2], value, atol=1e-6, rtol=1e-6)
+
+
+def test_clipping_is_by_each_clients_own_length() -> None:
+    """Lengths 5, 50 and 1: the first two are shortened to 2, the third is not."""
+    grads = {"a": torch.tensor([[3.0], [30.0], [0.6]]), "b": torch.tensor([[4.0], [40.0], [0.8]])}
+    params = {name: torch.zeros(3, 1) for name in grads}
+    settings = TrainingSettings(optimizer="sgd", lr=1.0, clip=2.0)
+    optimise(params, grads, fresh_moments(params, settings), torch.ones(3, dtype=torch.bool), settings)
+    torch.testing.assert_close(params["a"], -torch.tensor([[1.2], [1.2], [0.6]]))
+    torch.testing.assert_close(params["b"], -torch.tensor([[1.6], [1.6], [0.8]]))
+    assert grads["a"][0] == 3.0  # the caller's gradient is left alone
 
 
 class TestBatches:
@@ -393,6 +415,8 @@ def test_mini_batches_with_every_neighbour_are_mini_batches_on_the_full_graph() 
 def test_fresh_moments_know_their_optimizer() -> None:
     params = tile(random_tree(1, seed=0), 4)
     assert set(fresh_moments(params, OPTIMIZERS["sgd"])) == {"step"}
+    assert set(fresh_moments(params, OPTIMIZERS["sgd with momentum"])) == {"step", "weight.first", "scale.first"}
+    assert fresh_moments(params, OPTIMIZERS["adamw"]).keys() == fresh_moments(params, OPTIMIZERS["adam"]).keys()
     moments = fresh_moments(params, OPTIMIZERS["adam"])
     assert set(moments) == {"step", "weight.first", "weight.second", "scale.first", "scale.second"}
     assert all(value.shape[0] == 4 and not value.any() and value.is_contiguous() for value in moments.values())

@@ -1,4 +1,4 @@
-"""The coordinator's side: a cohort of owners behind a transport.
+"""The owners as a method sees them: a cohort behind a transport.
 
 Faults are handled here, whatever the transport:
 
@@ -16,153 +16,49 @@ because an iteration asked more often than the one before, is in the owner's led
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, cast
+from typing import Any, Generic, cast
 
 import torch
-from pydantic import Field
-from torch import Tensor
 
 from suture.core.message import Message, Model
 from suture.core.storage import Json
-from suture.core.streams import rank
-from suture.engines.embedded import Ledger, NoLedger
 from suture.engines.robust import Robust
-from suture.errors import SutureError
-from suture.federation.wire.exchange import (
-    Audit,
-    BadReply,
-    Expectations,
-    Frame,
-    Refused,
-    Transport,
-    Unreachable,
-    check_finite,
-    read,
-    signature,
-    wire_types,
-)
-from suture.federation.wire.sealed import SecureAsk
-from suture.method import Clients, Cohort, M, Method, R, S, Scores, Task, V
-from suture.settings import Count, Positive
-
-
-@dataclass(frozen=True)
-class FaultSettings:
-    """What the coordinator does when something goes wrong."""
-
-    step_timeout: Positive = 600.0
-    """Seconds an owner may take for one step."""
-    patience: Annotated[float, Field(ge=0)] = 10.0
-    """Seconds for which a call that fails at once is repeated."""
-    on_loss: Literal["wait", "continue"] = "wait"
-    """A lost owner: wait (stop at the last finished round until it is back), or continue without it."""
-    min_owners: Count = 2
-    """continue: the smallest number of owners a round may have."""
-    max_reply_bytes: Count = 1 << 30
-    """A larger reply is refused."""
-
-
-NOT_OPENED = "not opened yet"
-"""Why an owner is absent that was not called yet."""
-Request = tuple[dict[str, Json], bytes]
-"""Header and body."""
-
-
-class OwnersLost(SutureError):
-    """Owners that did not answer, by name; the run can be resumed once they are back."""
-
-    def __init__(self, lost: Mapping[str, str]) -> None:
-        self.lost = dict(lost)
-        super().__init__("; ".join(f"owner {name} is lost: {why}" for name, why in lost.items()))
+from suture.errors import IntegrityError, SutureError
+from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
+from suture.federation.coordinator.calls import Answers, Calls, Failures, Request
+from suture.federation.coordinator.early_test import EarlyTest
+from suture.federation.coordinator.secure import SecureAsk
+from suture.federation.wire.checks import Expectations, check_finite
+from suture.federation.wire.frames import Frame
+from suture.federation.wire.orders import FaultSettings
+from suture.federation.wire.reasons import BadReply, Reason, Unreachable
+from suture.federation.wire.signatures import read, signature, wire_types
+from suture.method import Clients, Method, Scores, Task
+from suture.seam import Audit, Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, Transport, V
 
 
 @dataclass
-class Fleet(Generic[S]):
-    """What a cohort and its samples have in common."""
+class RunAtCoordinator(Common, Generic[S]):
+    """One run at the coordinator: what a cohort and its samples have in common."""
 
     method: Method[Any, S]
-    task: Task
-    run: str
-    transport: Transport
     terms: dict[str, Json]
-    faults: FaultSettings
+    calls: Calls
+    attendance: Attendance
     audit: Audit
     ledger: Ledger
-    pool: ThreadPoolExecutor
-    asked: int = 0
     base: int = 0
     secure: bool = False
     robust: Robust | None = None
-    reports: dict[str, float] = field(default_factory=dict)
-    kept: dict[str, Tensor] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-    banned: set[str] = field(default_factory=set)
     scores: Scores | None = None
     expectations: Expectations = field(default_factory=Expectations)
-    owed: dict[str, list[Request]] = field(default_factory=dict)
-    """What an owner is told with the next call to it."""
-    test: Message | None = None
-    """What everybody is tested with after this iteration, if that is known already."""
-    begun: tuple[str, int] = ("", 0)
-    """Name of the iteration's body, and how often owners had been asked before it."""
-    asks: dict[str, int] = field(default_factory=dict)
-    """How often a body asked in its last iteration."""
-    tested: tuple[int, dict[str, Frame]] = (0, {})
-    """Answers to a test that travelled with the step of this number."""
-
-    def call(self, owner: str, requests: Sequence[Request]) -> list[Frame]:
-        """One exchange with one owner, repeated while it fails at once; what it is owed goes first."""
-        owed = self.owed.get(owner, [])
-        frames = [Frame({"run": self.run, **header}, body) for header, body in (*owed, *requests)]
-        request = Frame.several(frames).pack()
-        begun = time.monotonic()
-        while True:
-            try:
-                data = self.transport.call(owner, request, self.faults.step_timeout)
-                break
-            except Unreachable:
-                if time.monotonic() - begun >= self.faults.patience:
-                    raise
-                time.sleep(min(1.0, self.faults.patience / 5))
-        if not isinstance(data, bytes) or len(data) > self.faults.max_reply_bytes:
-            raise BadReply(f"its reply is larger than {self.faults.max_reply_bytes} bytes, or no bytes at all")
-        answers = Frame.unpack(data).parts()
-        for frame in answers:
-            if "refused" in frame.header:
-                raise Refused(frame.text("refused")[:500])
-        if len(answers) != len(frames):
-            raise BadReply(f"it answers {len(answers)} of {len(frames)} requests")
-        self.owed.pop(owner, None)
-        return answers[len(owed) :]
-
-    def call_all(self, requests: Mapping[str, Request]) -> tuple[dict[str, Frame], dict[str, Exception]]:
-        """(answers, failures) by owner; all are called at once."""
-        good, bad = self.call_each({owner: [request] for owner, request in requests.items()})
-        return {owner: frames[0] for owner, frames in good.items()}, bad
-
-    def call_each(self, requests: Mapping[str, Sequence[Request]]) -> tuple[dict[str, list[Frame]], dict[str, Exception]]:
-        """The same with several requests for each owner, and as many answers."""
-        waiting = {owner: self.pool.submit(self.call, owner, wanted) for owner, wanted in requests.items()}
-        good: dict[str, list[Frame]] = {}
-        bad: dict[str, Exception] = {}
-        for owner, answer in waiting.items():
-            try:
-                good[owner] = answer.result()
-            except SutureError as error:
-                bad[owner] = error
-        return good, bad
+    early: EarlyTest = field(default_factory=EarlyTest)
 
 
-class RemoteCohort(Generic[S]):
-    """All owners, or a sample of them; see `suture.method.Cohort`."""
-
-    def __init__(self, fleet: Fleet[S], ids: Sequence[str]) -> None:
-        self._fleet = fleet
-        self._ids = tuple(ids)
+class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
+    """All owners, or a sample of them; see `suture.seam`."""
 
     @staticmethod
     def start(
@@ -177,58 +73,22 @@ class RemoteCohort(Generic[S]):
         ledger: Ledger | None = None,
         secure: bool = False,
         robust: Robust | None = None,
-    ) -> RemoteCohort[S]:
+    ) -> OwnersCohort[S]:
         """Nobody is called before `restore` or the first iteration."""
-        pool = ThreadPoolExecutor(max(4, 2 * len(transport.owners)), thread_name_prefix="ask")
-        settings = faults or FaultSettings()
-        fleet = Fleet(method, task, run, transport, terms, settings, audit, ledger or NoLedger(), pool)
-        fleet.secure, fleet.robust = secure, robust
-        fleet.absent = dict.fromkeys(transport.owners, NOT_OPENED)
-        return RemoteCohort(fleet, transport.owners)
+        calls = Calls(transport, run, faults or FaultSettings())
+        begun = RunAtCoordinator(method, terms, calls, Attendance(calls, audit), audit, ledger or NoLedger(), task=task)
+        begun.secure, begun.robust = secure, robust
+        return OwnersCohort(begun, transport.owners)
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """Who belongs to it, present or not."""
-        return self._ids
-
-    @property
-    def asked(self) -> int:
-        """How many times owners were asked so far; numbers the steps and the random streams."""
-        return self._fleet.asked
-
-    @property
-    def absent(self) -> dict[str, str]:
+    def absent(self) -> dict[str, Reason]:
         """Owners that are lost at the moment, with the reason."""
-        return dict(self._fleet.absent)
+        return dict(self._common.attendance.absent)
 
-    def sample(self, fraction: float) -> RemoteCohort[S]:
-        """A random share of the owners that are here, at least one, whatever their order."""
-        fleet = self._fleet
-        count = max(1, round(fraction * len(self._ids)))
-        present = [name for name in self._ids if name not in fleet.absent]
-        if count >= len(present):
-            return self if len(present) == len(self._ids) else RemoteCohort(fleet, present)
-        ranks = rank(fleet.task.seed, present, "sample", fleet.asked)
-        chosen = {name for _, name in sorted(zip(ranks, present, strict=True))[:count]}
-        return RemoteCohort(fleet, [name for name in present if name in chosen])
-
-    def report(self, **values: float) -> None:
-        """Keep the numbers until the runner takes them."""
-        self._fleet.reports.update(values)
-
-    def keep(self, **tensors: Tensor) -> None:
-        """Keep the tensors until the runner takes them."""
-        self._fleet.kept.update({name: tensor.detach().cpu() for name, tensor in tensors.items()})
-
-    def take_kept(self) -> dict[str, Tensor]:
-        """The tensors kept since the last call."""
-        taken, self._fleet.kept = self._fleet.kept, {}
-        return taken
-
-    def take_reports(self) -> dict[str, float]:
-        """The numbers reported since the last call."""
-        taken, self._fleet.reports = self._fleet.reports, {}
-        return taken
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The owners that are here: only they are sampled."""
+        return tuple(self._common.attendance.here(self._ids))
 
     def states(self) -> list[S]:
         """Nothing: what owners keep stays with them."""
@@ -236,227 +96,194 @@ class RemoteCohort(Generic[S]):
 
     def restore(self, states: Sequence[S], asked: int) -> None:
         """Continue from a checkpoint: owners go back to the step it was written after."""
-        self._fleet.asked = self._fleet.base = asked
+        self._common.asked = self._common.base = asked
 
     def committed(self) -> None:
         """Owners may forget what was before this step."""
-        self._fleet.base = self._fleet.asked
+        self._common.base = self._common.asked
 
     def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:
         """One iteration; where an owner is lost on the way and the settings allow it, anew without that owner."""
-        fleet = self._fleet
-        number = fleet.asked
-        fleet.test, fleet.begun = test, (body.__name__, number)
-        self._welcome()
+        run = self._common
+        number = run.asked
+        run.early.begin(body.__name__, number, test)
+        run.attendance.welcome(number, run.terms)
         while True:
             try:
                 result = body(server, cast(Cohort, self))
-                fleet.asks[body.__name__] = fleet.asked - number
-                self._settle()
+                run.early.end(run.asked)
+                self._tell_what_is_owed()
                 return result
-            except Stopped:
+            except CannotGoOn:
                 raise
             except OwnersLost as error:
                 self._miss(error.lost)
-                fleet.asked = number
-                fleet.reports.clear()
-                fleet.kept.clear()
+                run.asked = number
+                run.reports.clear()
+                run.kept.clear()
 
-    def _settle(self) -> None:
-        """Tell owners that were not asked in this iteration what they are owed: a checkpoint knows one iteration's debts."""
-        fleet = self._fleet
-        _, bad = fleet.call_each({owner: [] for owner in list(fleet.owed) if owner not in fleet.absent})
-        self._stop_if_refused(bad)
+    def _tell_what_is_owed(self) -> None:
+        """To owners that were not asked in this iteration: a checkpoint knows one iteration's debts."""
+        calls, attendance = self._common.calls, self._common.attendance
+        _, bad = calls.each({owner: [] for owner in attendance.here(list(calls.owed))})
+        attendance.stop_if_refused(bad)
         if bad:
-            self._miss({owner: str(error) for owner, error in bad.items()})
+            self._miss(bad)
 
-    def _welcome(self) -> None:
-        """Open the run at everybody who is not here yet, or here again."""
-        fleet = self._fleet
-        wanted = [owner for owner in fleet.absent if owner not in fleet.banned]
-        header: dict[str, Json] = {"verb": "open", "number": fleet.asked, "terms": fleet.terms}
-        owed, fleet.owed = fleet.owed, {}  # nothing else can be said to an owner before the run is open there
-        good, bad = fleet.call_all(dict.fromkeys(wanted, (header, b"")))
-        fleet.owed = owed
-        for owner in good:
-            if fleet.absent.pop(owner) != NOT_OPENED:
-                fleet.audit.note("owner is back", owner=owner, number=fleet.asked)
-        self._stop_if_refused(bad)
-        lost = {owner: str(error) for owner, error in bad.items()}
-        if lost or fleet.absent:
-            self._miss(lost)
-
-    def _miss(self, lost: Mapping[str, str]) -> None:
+    def _miss(self, lost: Mapping[str, Exception | Reason]) -> None:
         """Go on without these owners, or stop."""
-        fleet = self._fleet
-        for owner, why in lost.items():
-            fleet.absent[owner] = why
-            fleet.audit.note("owner is lost", owner=owner, reason=why, number=fleet.asked)
-        here = len(self._ids) - len(fleet.absent)
-        if fleet.absent and (fleet.faults.on_loss == "wait" or here < fleet.faults.min_owners):
-            raise Stopped(fleet.absent)
-
-    def _stop_if_refused(self, bad: Mapping[str, Exception]) -> None:
-        refusals = {owner: error for owner, error in bad.items() if isinstance(error, Refused)}
-        for owner, error in refusals.items():
-            self._fleet.audit.note("refused by an owner", run=self._fleet.run, owner=owner, reason=str(error))
-        if refusals:
-            raise Refused("; ".join(f"owner {owner} refuses: {error}" for owner, error in refusals.items()))
+        self._common.attendance.miss(lost, self._common.asked, self._ids)
 
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run a step at every owner of the cohort."""
-        fleet = self._fleet
+        run = self._common
         if not getattr(step, "__is_step__", False):
-            raise TypeError(f"{step} is not a declared step of {type(fleet.method).__name__}; decorate it with @step")
-        fleet.asked += 1
-        if fleet.secure and step.__name__ in fleet.method.sums:
-            return cast(R, self._secure_ask(step, message.select(self._ids)))
-        replies = self._exchange("ask", step, message.select(self._ids))
+            raise TypeError(f"{step} is not a declared step of {type(run.method).__name__}; decorate it with @step")
+        run.asked += 1
+        if run.secure and step.__name__ in run.method.sums:
+            return cast(R, self._secure_ask(step.__name__, message.select(self._ids)))
+        replies = self._exchange("ask", step.__name__, message.select(self._ids))
         reply = cast(R, self._joined(replies))
-        return fleet.robust.fold(step.__name__, reply) if fleet.robust else reply
+        return run.robust.fold(step.__name__, reply) if run.robust else reply
 
-    def _secure_ask(self, step: Callable[..., Any], message: Message) -> Message:
+    def _secure_ask(self, step: str, message: Message) -> Message:
         """The weighted mean of everybody's reply, and no single one of them."""
-        fleet, kind = self._fleet, signature(step).reply
-        missing = {owner: fleet.absent[owner] for owner in message.ids if owner in fleet.absent}
-        if missing or kind is None:
-            raise Stopped(missing)
-        fleet.ledger.record(fleet.asked, step.__name__, "down", message)
+        run, kind = self._common, signature(type(self._common.method), step).reply
+        if kind is None:
+            raise TypeError(f"{step} of {type(run.method).__name__} is to be summed and must declare the type of its reply")
+        run.attendance.require(message.ids)
+        run.ledger.record(run.asked, step, "down", message)
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
-        asking = SecureAsk(fleet.call_all, message.ids, fleet.asked, fleet.base, step.__name__)
-        reply, lost = asking.run(kind, bodies, fleet.faults.on_loss == "continue")
-        self._stop_if_refused(lost)
-        reasons = {owner: str(error) for owner, error in lost.items()}
+        may_drop = run.calls.faults.on_loss == "continue"
+        asking = SecureAsk(run.calls.all, message.ids, run.asked, run.base, step, run.round, may_drop)
+        reply = asking.run(kind, bodies)
+        run.attendance.stop_if_refused(asking.lost)
         if reply is None:
-            raise OwnersLost(reasons)
-        if lost:
-            self._miss(reasons)
+            raise OwnersLost(reasons(asking.lost))
+        if asking.lost:
+            self._miss(asking.lost)
         check_finite(reply)
-        fleet.ledger.record(fleet.asked, step.__name__, "up", reply)
+        run.ledger.record(run.asked, step, "up", reply)
         return reply
 
     def _joined(self, replies: Mapping[str, Message]) -> Message:
         parts = [replies[owner] for owner in self._ids if owner in replies]
         return type(parts[0]).concat(parts)
 
-    def _exchange(self, verb: str, step: Callable[..., Any], message: Message) -> dict[str, Message]:
+    def _exchange(self, verb: str, step: str, message: Message) -> dict[str, Message]:
         """The checked replies of everybody the message is for; raises `OwnersLost` if one is missing."""
-        fleet, name = self._fleet, step.__name__
-        missing = {owner: fleet.absent[owner] for owner in message.ids if owner in fleet.absent}
-        if missing:
-            raise Stopped(missing)
-        fleet.ledger.record(fleet.asked, name, "down", message)
-        good, bad = self._answers(verb, name, message)
-        self._stop_if_refused(bad)
-        declared, known = signature(step).reply, wire_types(type(fleet.method))
+        run = self._common
+        run.attendance.require(message.ids)
+        run.ledger.record(run.asked, step, "down", message)
+        good, bad = self._answers(verb, step, message)
+        run.attendance.stop_if_refused(bad)
+        replies = self._checked(step, good, bad)
+        for owner, why in bad.items():
+            if not isinstance(why, Unreachable):
+                run.attendance.ban(owner, step, run.asked, why)
+        if bad:
+            raise OwnersLost(reasons(bad))
+        run.ledger.record(run.asked, step, "up", self._joined(replies))
+        return replies
+
+    def _checked(self, step: str, answers: Answers, bad: Failures) -> dict[str, Message]:
+        """The replies in these answers; those that are not what was declared are added to the failures."""
+        run = self._common
+        declared, known = signature(type(run.method), step).reply, wire_types(type(run.method))
         replies: dict[str, Message] = {}
-        for owner, frame in good.items():
+        for owner, frame in answers.items():
             try:
-                reply = _checked(owner, frame, fleet.asked, read(frame.body, declared, known))
-                self._check_finite(owner, name, reply)
+                reply = _answering(owner, frame, run.asked, read(frame.body, declared, known))
+                self._check_finite(owner, step, reply)
                 replies[owner] = reply
             except SutureError as error:
                 bad[owner] = BadReply(str(error))
         if replies:
-            odd = fleet.expectations.odd(name, replies)
-            bad |= {owner: BadReply(why) for owner, why in odd.items()}
-        for owner, why in bad.items():
-            if not isinstance(why, Unreachable):
-                fleet.banned.add(owner)
-                fleet.audit.note("reply refused", owner=owner, step=name, number=fleet.asked, reason=str(why))
-        if bad:
-            raise OwnersLost({owner: str(why) for owner, why in bad.items()})
-        fleet.ledger.record(fleet.asked, name, "up", self._joined(replies))
+            bad |= {owner: BadReply(why) for owner, why in run.expectations.odd(step, replies).items()}
         return replies
 
-    def _answers(self, verb: str, step: str, message: Message) -> tuple[dict[str, Frame], dict[str, Exception]]:
+    def _answers(self, verb: str, step: str, message: Message) -> tuple[Answers, Failures]:
         """(answers, failures) by owner; a test that has travelled already is not sent again."""
-        fleet = self._fleet
-        (number, tested), fleet.tested = fleet.tested, (0, {})
-        if verb == "evaluate" and number == fleet.asked and tested.keys() == set(message.ids):
-            return tested, {}
+        run = self._common
+        travelled = run.early.take(run.asked, message.ids)
+        if verb == "evaluate" and travelled is not None:
+            return travelled, {}
         requests = {owner: [self._request(verb, step, message, owner)] for owner in message.ids}
-        test = fleet.test if verb == "ask" and self._is_last_ask() else None
+        test = run.early.due(run.asked) if verb == "ask" and self._is_everybody() else None
         if test is not None:
             for owner in message.ids:
-                requests[owner].append(self._request("evaluate", fleet.method.evaluate.__name__, test, owner))
-        good, bad = fleet.call_each(requests)
+                requests[owner].append(self._request("evaluate", run.method.evaluate.__name__, test, owner))
+        good, bad = run.calls.each(requests)
         if test is not None:
-            fleet.tested = (fleet.asked, {owner: frames[1] for owner, frames in good.items()})
+            run.early.keep(run.asked, {owner: frames[1] for owner, frames in good.items()})
         return {owner: frames[0] for owner, frames in good.items()}, bad
 
     def _request(self, verb: str, step: str, message: Message, owner: str) -> Request:
-        fleet = self._fleet
-        return (
-            {"verb": verb, "step": step, "number": fleet.asked, "base": fleet.base},
-            message.select([owner]).pack(),
-        )
+        run = self._common
+        header: dict[str, Json] = {"verb": verb, "step": step, "number": run.asked, "base": run.base}
+        return header | ({"round": run.round} if verb == "ask" else {}), message.select([owner]).pack()
 
-    def _is_last_ask(self) -> bool:
-        """Whether the iteration asks for the last time and asks everybody, if it goes like the one before."""
-        fleet = self._fleet
-        body, before = fleet.begun
-        here = set(fleet.transport.owners) - fleet.absent.keys()
-        return fleet.asks.get(body) == fleet.asked - before and here <= set(self._ids)
+    def _is_everybody(self) -> bool:
+        """Whether nobody who is here is left out of this sample."""
+        run = self._common
+        return set(run.attendance.here(run.calls.transport.owners)) <= set(self._ids)
 
     def _check_finite(self, owner: str, step: str, reply: Message) -> None:
         """Refuse NaN, unless robust aggregation leaves it out and names its sender: then the run can go on."""
-        fleet = self._fleet
+        run = self._common
         try:
             check_finite(reply)
-        except BadReply as error:
-            if fleet.robust is None or step not in fleet.robust.steps:
+        except IntegrityError as error:
+            if run.robust is None or step not in run.robust.steps:
                 raise
-            fleet.audit.note("reply left out", owner=owner, step=step, number=fleet.asked, reason=str(error))
+            why = Reason.of(BadReply(str(error)))
+            run.audit.note("reply left out", owner=owner, step=step, number=run.asked, **why.as_json())
 
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; an absent owner keeps the scores it last told."""
-        fleet = self._fleet
+        run = self._common
         while True:
-            here = [owner for owner in self._ids if owner not in fleet.absent]
+            here = run.attendance.here(self._ids)
             try:
-                replies = self._exchange("evaluate", fleet.method.evaluate, deployed.select(here))
+                replies = self._exchange("evaluate", run.method.evaluate.__name__, deployed.select(here))
                 break
-            except Stopped:
+            except CannotGoOn:
                 raise
             except OwnersLost as error:
                 self._miss(error.lost)
-        fresh = cast(Scores, RemoteCohort(fleet, here)._joined(replies))
-        known = fleet.scores if fleet.scores is not None else _no_scores(self._ids)
-        fleet.scores = known.replace_rows(fresh)
-        return fleet.scores
+        fresh = cast(Scores, OwnersCohort(run, here)._joined(replies))
+        known = run.scores if run.scores is not None else _no_scores(self._ids)
+        run.scores = known.replace_rows(fresh)
+        return run.scores
 
     def retain(self, deployed: Message, ids: Sequence[str]) -> Model | None:
         """Owners keep their own complete models; the coordinator gets none. They are told with the next call."""
-        fleet = self._fleet
+        run = self._common
         for owner in ids:
-            if fleet.absent.get(owner, NOT_OPENED) == NOT_OPENED:
-                fleet.owed[owner] = [self._request("retain", fleet.method.evaluate.__name__, deployed, owner)]
+            if owner not in run.attendance.absent or run.attendance.never_called(owner):
+                run.calls.owed[owner] = [self._request("retain", run.method.evaluate.__name__, deployed, owner)]
         return None
 
     def finish(self, deployed: Message | None) -> None:
         """Everybody gets the reported model and makes its predictions: `deployed`, or what it has retained."""
-        fleet = self._fleet
-        self._welcome()  # a coordinator that was killed here has not called anybody yet
-        here = [owner for owner in self._ids if owner not in fleet.absent]
-        header: dict[str, Json] = {"verb": "finish", "number": fleet.asked}
+        run = self._common
+        run.attendance.welcome(run.asked, run.terms)  # a coordinator that was killed here has not called anybody yet
+        here = run.attendance.here(self._ids)
+        header: dict[str, Json] = {"verb": "finish", "number": run.asked}
         bodies = {owner: deployed.select([owner]).pack() if deployed is not None else b"" for owner in here}
-        _, bad = fleet.call_all({owner: (header, bodies[owner]) for owner in here})
-        for owner, error in bad.items():
-            fleet.audit.note("owner did not take its model", owner=owner, reason=str(error))
-        if bad and fleet.faults.on_loss == "wait":
-            raise Stopped({owner: str(error) for owner, error in bad.items()})
+        _, bad = run.calls.all({owner: (header, bodies[owner]) for owner in here})
+        for owner, why in reasons(bad).items():
+            run.audit.note("owner did not take its model", owner=owner, **why.as_json())
+        if bad and run.calls.faults.on_loss == "wait":
+            raise CannotGoOn(reasons(bad))
 
     def close(self) -> None:
         """End the threads."""
-        self._fleet.pool.shutdown(wait=False, cancel_futures=True)
+        self._common.calls.close()
 
 
-class Stopped(OwnersLost):
-    """The run cannot go on without these owners."""
-
-
-def _checked(owner: str, frame: Frame, number: int, reply: Message) -> Message:
+def _answering(owner: str, frame: Frame, number: int, reply: Message) -> Message:
+    """The reply, if it is this owner's to this step."""
     if reply.ids != (owner,):
         raise BadReply(f"it answers for {', '.join(reply.ids) or 'nobody'}")
     if frame.header.get("number") != number:

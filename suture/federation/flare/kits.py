@@ -1,26 +1,26 @@
-"""FLARE around a run: start-up kits, jobs without code, starting a party, and the operator's session.
+"""Start-up kits, and jobs without code.
 
 A kit is what FLARE's provisioning makes (keys, certificates, a signed configuration) with the permissive parts taken out:
-no role may bring code, only our four classes can be named by a job, no logs are shipped, and nothing is written to a shared
-temporary folder.
+no role may bring code, only two classes of FLARE and two of ours can be named by a job, no logs are shipped, and nothing is
+written to a shared temporary folder. Which classes of ours is for whoever makes a kit or a job to say (`JobClasses`).
+
+Imported by commands that do not wait for torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import shutil
-import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.collab.runtime.executor import CollabExecutor
 from nvflare.lighter.entity import Project
 from nvflare.lighter.impl.cert import CertBuilder
 from nvflare.lighter.impl.signature import SignatureBuilder
@@ -29,23 +29,33 @@ from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
 from suture.core.storage import Json, read_json, write_json
-from suture.errors import ConfigError, SutureError
-from suture.federation.flare.places import HOME, KIT, TOPIC
+from suture.errors import ConfigError
+from suture.federation.audit import AUDIT
+from suture.federation.flare import process
+from suture.federation.flare.places import HOME, KIT
+from suture.federation.flare.refusals import RefusalsNoted
 
-CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
-EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-COORDINATING = "suture.federation.flare.parties.Coordinator"
-ANSWERING = "suture.federation.flare.parties.Owner"
-ALLOWED = [CONTROLLER, EXECUTOR, COORDINATING, ANSWERING]
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "app_command")
 ABOUT = "about.json"
 OPERATOR = "operator@suture.local"
-STARTER = "suture.federation.flare.process"
-"""The module that turns a process into a party."""
 
 
-class SessionError(SutureError):
-    """The coordinator could not be reached, or did not do what the operator wanted."""
+def path_of(kind: type) -> str:
+    """Under which FLARE finds an installed class."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@dataclass(frozen=True)
+class JobClasses:
+    """What a job starts: one installed class in the coordinator's job process, one in every owner's."""
+
+    coordinator: type
+    owner: type
+
+    @property
+    def allowed(self) -> list[str]:
+        """All that a job may name."""
+        return [path_of(kind) for kind in (CollabController, CollabExecutor, self.coordinator, self.owner)]
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,9 @@ class Kit:
         return Kit(path.resolve(), role, str(about.get("name")), str(about.get("federation")), known)
 
 
-def provision(out: Path, federation: str, owners: Sequence[str], host: str, port: int, scheme: str) -> dict[str, Path]:
+def provision(
+    out: Path, federation: str, owners: Sequence[str], host: str, port: int, scheme: str, jobs: JobClasses
+) -> dict[str, Path]:
     """One kit per party in `out`: coordinator, operator, and each owner; the authority's key in `out`/authority."""
     project = Project(federation, f"the federation {federation}", props={"api_version": 3})
     project.set_server(host, "coordinator", {"fed_learn_port": port})
@@ -87,7 +99,7 @@ def provision(out: Path, federation: str, owners: Sequence[str], host: str, port
         SignatureBuilder(),
     ]
     work = out / ".work"
-    with _silent():
+    with silent():
         Provisioner(str(work), builders).provision(project)
     made = work / federation / "prod_00"
     kits: dict[str, Path] = {}
@@ -99,19 +111,22 @@ def provision(out: Path, federation: str, owners: Sequence[str], host: str, port
         about: dict[str, Json] = {"role": role, "name": name, "federation": federation, "owners": list(owners)}
         write_json(out / name / ABOUT, about)
         if role != "operator":
-            harden(out / name)
+            harden(out / name, jobs)
     shutil.move(work / federation / "state", out / "authority")
     (out / "authority").chmod(0o700)
     shutil.rmtree(work)
     return kits
 
 
-def harden(kit: Path) -> None:
+def harden(kit: Path, jobs: JobClasses) -> None:
     """Our classes only, no code for any role, no log shipping, all files inside the kit (so: again wherever it moves to)."""
     local = kit / "local"
     settings: dict[str, Any] = json.loads((local / "resources.json.default").read_text())
-    settings.update(class_list_enforcement_mode="enforce", class_allow_list=ALLOWED, allow_log_streaming=False)
+    settings.update(class_list_enforcement_mode="enforce", class_allow_list=jobs.allowed, allow_log_streaming=False)
     settings["components"] = [c for c in settings["components"] if c["id"] not in ("site_log_streamer", "log_receiver")]
+    (kit / HOME).mkdir(exist_ok=True)
+    noted = {"path": str(kit.resolve() / HOME / AUDIT), "party": read_json(kit / ABOUT, "start-up kit")["name"]}
+    settings["components"].append({"id": "refusals", "path": path_of(RefusalsNoted), "args": noted})
     if "snapshot_persistor" in settings:
         settings["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
         for component in settings["components"]:
@@ -128,24 +143,17 @@ def harden(kit: Path) -> None:
     }
     write_json(local / "authorization.json", rights)
     logs: dict[str, Any] = json.loads((local / "log_config.json.default").read_text())
-    about = read_json(kit / ABOUT, "start-up kit")
-    (kit / HOME).mkdir(exist_ok=True)
-    logs["handlers"]["audit"] = {
-        "class": "suture.federation.audit.AuditHandler",
-        "path": str(kit.resolve() / HOME / "audit.jsonl"),
-        "party": about["name"],
-    }
-    logs["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler", "audit"]
+    logs["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler"]
     # Every call is logged at this level otherwise, which is most of the log and some of the time.
     logs["loggers"]["nvflare.collab"] = {"level": "WARNING"}
     write_json(local / "log_config.json", logs)
 
 
-def start_command(kit: Kit) -> list[str]:
+def start_command(kit: Kit, jobs: JobClasses) -> list[str]:
     """The program that is this party; it runs in the foreground."""
-    harden(kit.path)
+    harden(kit.path, jobs)
     common = ["--set", "secure_train=true", "config_folder=config"]
-    python = [sys.executable, "-u", "-m", STARTER]
+    python = [sys.executable, "-u", "-m", process.__name__]
     if kit.role == "coordinator":
         module = "nvflare.private.fed.app.server.server_train"
         return [*python, module, "-m", str(kit.path), "-s", "fed_server.json", *common, "org=coordinator"]
@@ -154,15 +162,17 @@ def start_command(kit: Kit) -> list[str]:
     return [*python, module, "-m", str(kit.path), "-s", "fed_client.json", *common, f"uid={kit.name}", f"org={org}"]
 
 
-def become(kit: Kit) -> None:
+def become(kit: Kit, jobs: JobClasses) -> None:
     """Turn this process into the party; does not return."""
     (kit.path / "transfer").mkdir(exist_ok=True)
     os.environ[KIT] = str(kit.path)
-    command = start_command(kit)
+    command = start_command(kit, jobs)
     os.execv(command[0], command)
 
 
-def write_job(folder: Path, name: str, owners: Sequence[str], orders: Sequence[Mapping[str, Json]]) -> Path:
+def write_job(
+    folder: Path, name: str, owners: Sequence[str], orders: Sequence[Mapping[str, Json]], jobs: JobClasses
+) -> Path:
     """A job without code: three JSON files that name installed classes."""
     shutil.rmtree(folder, ignore_errors=True)
     base = {"format_version": 2, "task_data_filters": [], "task_result_filters": [], "tensor_download_chunk_size": 0}
@@ -177,110 +187,30 @@ def write_job(folder: Path, name: str, owners: Sequence[str], orders: Sequence[M
             # Owners ask for a task when a job begins, and then in vain so often: often enough to begin soon, and no oftener.
             "server": {"task_request_interval": 1.0},
             "workflows": [
-                {"id": "controller", "path": CONTROLLER, "args": {"server_obj_id": "ours", "sync_task_timeout": 120}}
+                {
+                    "id": "controller",
+                    "path": path_of(CollabController),
+                    "args": {"server_obj_id": "ours", "sync_task_timeout": 120},
+                }
             ],
-            "components": [{"id": "ours", "path": COORDINATING, "args": {"orders": list(orders)}}],
+            "components": [{"id": "ours", "path": path_of(jobs.coordinator), "args": {"orders": list(orders)}}],
         },
     )
     write_json(
         folder / "app" / "config" / "config_fed_client.json",
         {
             **base,
-            "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {"client_obj_id": "ours"}}}],
-            "components": [{"id": "ours", "path": ANSWERING, "args": {}}],
+            "executors": [
+                {"tasks": ["*"], "executor": {"path": path_of(CollabExecutor), "args": {"client_obj_id": "ours"}}}
+            ],
+            "components": [{"id": "ours", "path": path_of(jobs.owner), "args": {}}],
         },
     )
     return folder
 
 
-class Operator:
-    """The operator's session with the coordinator."""
-
-    def __init__(self, kit: Kit, timeout: float = 20.0) -> None:
-        self.kit = kit
-        _probe(kit)
-        try:
-            # FLARE's client complains about every failed attempt; the one sentence below is enough.
-            logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-            for noisy in ("sfm", "cellnet", "cell", "core_cell", "conn_manager", "sfm_conn"):
-                logging.getLogger(noisy).setLevel(logging.CRITICAL)
-            with _silent():
-                self._session: Session = new_secure_session(OPERATOR, str(kit.path), timeout=timeout)
-        except Exception as error:
-            raise SessionError(f"the coordinator cannot be reached ({_first_line(error)}); is it started?") from error
-
-    def close(self) -> None:
-        """End the session."""
-        with contextlib.suppress(Exception), _silent():
-            self._session.close()
-
-    def connected(self) -> set[str]:
-        """Owners that are connected to the coordinator now."""
-        return {client.name for client in self._do(self._session.get_connected_client_list)}
-
-    def jobs(self) -> list[tuple[str, str]]:
-        """(id, state) of every job the coordinator knows."""
-        return [(str(job["job_id"]), str(job["status"])) for job in self._do(self._session.list_jobs)]
-
-    def submit(self, folder: Path) -> str:
-        """Hand a job over; returns its id."""
-        return str(self._do(lambda: self._session.submit_job(str(folder))))
-
-    def state(self, job: str) -> str:
-        """FLARE's word for where a job stands, such as RUNNING or FINISHED:COMPLETED."""
-        return str(self._do(lambda: self._session.get_job_meta(job))["status"])
-
-    def command(self, job: str, wanted: Mapping[str, Json]) -> dict[str, Json] | None:
-        """Ask the coordinator's job process; None while, or once, there is none."""
-        try:
-            with _silent():
-                answer = self._session.do_app_command(job, TOPIC, dict(wanted))
-        except Exception:
-            return None
-        return answer if isinstance(answer, dict) else None
-
-    def fetch(self, job: str, into: Path) -> Path:
-        """What the coordinator left for the operator after a job."""
-        return Path(str(self._do(lambda: self._session.download_job_result(job, str(into))))) / "workspace" / TOPIC
-
-    def abort(self, job: str) -> None:
-        """End a job at once."""
-        self._do(lambda: self._session.abort_job(job))
-
-    def _do(self, action: Any) -> Any:
-        try:
-            with _silent():
-                return action()
-        except Exception as error:
-            raise SessionError(f"the coordinator did not answer ({_first_line(error)}); see its log") from error
-
-
-def _probe(kit: Kit) -> None:
-    """FLARE's client tries on for long where nobody listens, and leaves threads behind; so look first."""
-    about: dict[str, Any] = json.loads((kit.path / "startup" / "fed_admin.json").read_text())["admin"]
-    host, port = str(about["host"]), int(about["port"])
-    try:
-        socket.create_connection((host, port), timeout=5).close()
-    except OSError as error:
-        raise SessionError(f"nobody listens at {host}:{port} ({_first_line(error)}); is the coordinator started?") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """FLARE prints; our output is for what was asked for."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
-
-
-def wait_until(condition: Any, seconds: float, every: float = 0.2) -> bool:
-    """Whether the condition came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(every)
-    return bool(condition())

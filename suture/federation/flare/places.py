@@ -9,6 +9,8 @@ KIT = "SUTURE_KIT"
 """Environment variable with the folder of a party's start-up kit, set by the command that starts the party."""
 HOME = "suture"
 """Folder inside a start-up kit for everything of ours."""
+COORDINATOR = "coordinator"
+"""Name of that party; owners are named by whoever makes the kits."""
 TOPIC = "suture"
 """Under which operator and coordinator speak."""
 

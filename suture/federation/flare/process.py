@@ -20,34 +20,49 @@ from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.flare.places import HOME, kit_folder
+from suture.federation.wire.reasons import Code, Reason
 
 HANDSHAKE_SECONDS = 10.0
-IN_WORDS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
-    "CERTIFICATE_VERIFY_FAILED": "a certificate of another federation, or one that has expired",
-}
-LEFT = ("UNEXPECTED_EOF_WHILE_READING", "EOF occurred in violation of protocol")
-"""Whoever only looked whether somebody listens, as `suture federation status` does, was not refused."""
+NO_CERTIFICATE = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+LEFT = "UNEXPECTED_EOF_WHILE_READING"
+"""OpenSSL's names of reasons."""
+NOT_VALID_NOW = (9, 10)
+"""OpenSSL's numbers for a certificate that is not valid yet, or not any more."""
+
+Refusal = Callable[[OSError, str], None]
 
 
-def note_refusals(audit: AuditLog) -> None:
+def note_strangers(audit: AuditLog) -> None:
     """Let the listeners write down every connection whose TLS handshake fails; FLARE's grpc listener cannot."""
-    refused = _refusals(audit)
+
+    def refused(error: OSError, peer: str) -> None:
+        reason = failed_handshake(error)
+        if reason is not None:
+            audit.note("connection refused", **reason.as_json(), **({"peer": peer} if peer else {}))
+
     _watch_tcp(refused)
     _watch_http(refused)
 
 
-def _refusals(audit: AuditLog) -> Callable[[OSError, str], None]:
-    def refused(error: OSError, peer: str) -> None:
-        code = str(getattr(error, "reason", None) or error)
-        if not code.startswith(LEFT):
-            details = {"peer": peer} if peer else {}
-            audit.note("connection refused", reason=f"{IN_WORDS.get(code, 'no handshake')} (TLS: {code})", **details)
+def failed_handshake(error: OSError) -> Reason | None:
+    """Why a handshake failed; None if it was only broken off.
 
-    return refused
+    Whoever only looked whether somebody listens, as `suture federation status` does, was not refused.
+    """
+    name = error.reason if isinstance(error, ssl.SSLError) else None
+    if isinstance(error, ssl.SSLEOFError) or name == LEFT:
+        return None
+    code, text = Code.NO_HANDSHAKE, "no handshake"
+    if name == NO_CERTIFICATE:
+        code, text = Code.NO_CERTIFICATE, "no certificate"
+    elif isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in NOT_VALID_NOW:
+        code, text = Code.EXPIRED_CERTIFICATE, "a certificate that is not valid now"
+    elif isinstance(error, ssl.SSLCertVerificationError):
+        code, text = Code.UNKNOWN_CERTIFICATE, "a certificate of another federation"
+    return Reason(code, f"{text} (TLS: {name or error})")
 
 
-def _watch_tcp(refused: Callable[[OSError, str], None]) -> None:
+def _watch_tcp(refused: Refusal) -> None:
     finish = TcpStreamServer.finish_request
 
     def get_request(self: Any) -> tuple[socket.socket, Any]:
@@ -72,7 +87,7 @@ def _watch_tcp(refused: Callable[[OSError, str], None]) -> None:
     TcpStreamServer.finish_request = finish_request
 
 
-def _watch_http(refused: Callable[[OSError, str], None]) -> None:
+def _watch_http(refused: Refusal) -> None:
     make_context = net_utils.get_ssl_context
 
     class Watched(ssl.SSLObject):
@@ -97,7 +112,7 @@ def _watch_http(refused: Callable[[OSError, str], None]) -> None:
 def main(arguments: list[str]) -> None:
     """Become FLARE's program `arguments[0]`."""
     folder = kit_folder()
-    note_refusals(AuditLog(folder / HOME / AUDIT, folder.name))
+    note_strangers(AuditLog(folder / HOME / AUDIT, folder.name))
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

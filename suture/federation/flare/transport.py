@@ -1,30 +1,19 @@
 """NVIDIA FLARE as the transport: one coordinator, one warm process per owner, direct calls, mutual TLS.
 
-FLARE starts, in every party's job process, one installed class that the job names (`Coordinating` at the coordinator,
-`Answering` at an owner); jobs carry no code. All that passes through FLARE is the bytes of our own frames.
-Coordinator and owner are given their work by subclasses (`suture.federation.flare.parties`): engines know no methods.
+All that passes through FLARE is the bytes of our own frames.
 """
 
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
-from nvflare.collab import collab
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
-from suture.core.storage import Json
-from suture.federation.flare.places import TOPIC
-from suture.federation.wire.exchange import Unreachable
+from suture.federation.wire.reasons import Unreachable
 
-SERVER = "server"
 SECONDS_BETWEEN_PINGS = 8.0
 PINGS = 3
 """So many unanswered ones in a row, and a process is gone."""
@@ -91,65 +80,3 @@ class FlareTransport:
                 missed += 1
                 if missed >= PINGS:
                     raise Unreachable("its process is gone") from error
-
-
-class Coordinating(FLComponent):  # type: ignore[misc]
-    """The coordinator's job process."""
-
-    take_home: Path
-    """What is put here can be downloaded by the operator after the job."""
-
-    @collab.main  # type: ignore[untyped-decorator]
-    def main(self) -> None:
-        """FLARE calls this once all owners' processes are up."""
-        transport = FlareTransport(list(collab.clients))
-        try:
-            self.conduct(transport)
-        finally:
-            transport.close()
-
-    @abstractmethod
-    def conduct(self, transport: FlareTransport) -> None:
-        """Carry out what was ordered."""
-
-    @abstractmethod
-    def command(self, wanted: dict[str, Json]) -> dict[str, Json]:
-        """Answer the operator while the job runs."""
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Listen to the operator from the start."""
-        if event_type == EventType.START_RUN:
-            fl_ctx.get_engine().register_app_command(TOPIC, self._on_command)
-            self.take_home = Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())) / TOPIC
-
-    def _on_command(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Json]:
-        return self.command(data if isinstance(data, dict) else {})
-
-
-class Answering:
-    """An owner's job process."""
-
-    @collab.init  # type: ignore[untyped-decorator]
-    def begin(self) -> None:
-        """FLARE calls this before any request."""
-        self.prepare()
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Load what is needed to answer."""
-
-    @abstractmethod
-    def respond(self, request: bytes) -> bytes:
-        """Answer one frame."""
-
-    @collab.publish  # type: ignore[untyped-decorator]
-    def alive(self) -> bool:
-        """Whether there is still a process here, be it busy."""
-        return True
-
-    @collab.publish  # type: ignore[untyped-decorator]
-    def answer(self, request: bytes) -> bytes:
-        """All that can be asked here, and by the coordinator only: owners never serve each other."""
-        if collab.caller != SERVER:
-            raise PermissionError("only the coordinator is answered")
-        return self.respond(request)

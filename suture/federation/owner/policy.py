@@ -21,14 +21,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from suture.config.resolve import strict
+from suture.config.strict import strict
 from suture.core.message import UNDECLARED, Message
 from suture.core.storage import damaged, disk_errors, read_json
 from suture.errors import ConfigError
-from suture.federation.wire.exchange import Refused
+from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms
 from suture.method import Method
-from suture.methods import method_class
+from suture.methods import DOOR, Methods
 from suture.privacy.accountant import TELLING, ClientFacts, dp_sgd_epsilon, history_of
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.mechanisms import NoisyGradients
@@ -99,22 +99,25 @@ class Policy:
         """Refuse terms that this owner does not accept; `earlier` is what its other runs have cost."""
         spent_rounds = sum(other.rounds for other in earlier)
         if self.methods is not None and terms.method not in self.methods:
-            raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}")
+            raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}", Code.POLICY)
         if self.max_rounds is not None and terms.rounds > self.max_rounds:
-            raise Refused(f"the policy allows {self.max_rounds} iterations a run, asked are {terms.rounds}")
+            raise Refused(f"the policy allows {self.max_rounds} iterations a run, asked are {terms.rounds}", Code.POLICY)
         if self.total_rounds is not None and spent_rounds + terms.rounds > self.total_rounds:
             raise Refused(
                 f"the policy's budget of {self.total_rounds} iterations is exceeded: {spent_rounds} are spent, "
-                f"{terms.rounds} more are asked"
+                f"{terms.rounds} more are asked",
+                Code.BUDGET,
             )
         if self.require_secure_aggregation and not terms.secure:
-            raise Refused("the policy requires secure aggregation, and this run has none")
+            raise Refused("the policy requires secure aggregation, and this run has none", Code.POLICY)
         if self.privacy is not None:
             self._check_privacy(self.privacy, cost, earlier)
 
     def _check_privacy(self, budget: Budget, cost: Cost, earlier: Sequence[Cost]) -> None:
         if not cost.noise:
-            raise Refused("the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)")
+            raise Refused(
+                "the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)", Code.POLICY
+            )
         before = [entry for other in earlier for entry in other.noise]
         bounds = dp_sgd_epsilon([*before, *cost.noise], budget.delta)
         epsilon = min(bound for bound in bounds if bound is not None)
@@ -123,7 +126,8 @@ class Policy:
             others = f" with {len(earlier)} earlier runs" if before else ""
             raise Refused(
                 f"the privacy budget is exceeded: {steps} steps with noise {cost.noise[0][0]:g}{others} cost epsilon "
-                f"{epsilon:.3g} at delta {budget.delta:g}, allowed is {budget.epsilon:g}"
+                f"{epsilon:.3g} at delta {budget.delta:g}, allowed is {budget.epsilon:g}",
+                Code.BUDGET,
             )
 
     def permit(self, step: str, reply: Message) -> None:
@@ -131,15 +135,17 @@ class Policy:
         for path in reply.tensors():
             for name in self.forbid_fields:
                 if path == name or path.startswith(f"{name}."):
-                    raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}")
+                    raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}", Code.POLICY)
             kind = type(reply).kind_of(path) or UNDECLARED
             if self.privacy is not None and step != EVALUATION_STEP and kind in TELLING:
-                raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise")
+                raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise", Code.POLICY)
         if self.max_message_bytes is not None and (size := sum(reply.nbytes())) > self.max_message_bytes:
-            raise Refused(f"the policy allows replies of {self.max_message_bytes} bytes, one to {step} has {size}")
+            raise Refused(
+                f"the policy allows replies of {self.max_message_bytes} bytes, one to {step} has {size}", Code.POLICY
+            )
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path, door: Methods = DOOR) -> Policy:
     """Read an owner's policy file; a mistake in it is said, not ignored."""
     with disk_errors("read", path):
         text = path.read_bytes()
@@ -152,5 +158,5 @@ def load_policy(path: Path) -> Policy:
     if hint is not None:
         policy = Policy(**{**vars(policy), "privacy": strict(Budget, hint, "policy.privacy")})
     for name in policy.methods or ():
-        method_class(name)
+        door.by_name(name)
     return policy

@@ -10,14 +10,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from suture.api import Plan, strict_values
-from suture.config.resolve import strict
+from suture.config.strict import strict
+from suture.core.metrics import metric_for
 from suture.core.storage import Json
 from suture.errors import ConfigError
-from suture.federation.wire.exchange import Refused
+from suture.federation.wire.reasons import Code, Refused
 from suture.method import Method
-from suture.methods import method_class, own_fields
-from suture.settings import Count, ModelSettings, Seed, SplitSettings, TrainingSettings
+from suture.methods import DOOR, Methods, own_fields
+from suture.plugins import refuse_spelled
+from suture.runs.plan import Plan, strict_values
+from suture.settings import METRICS, Count, ModelSettings, Seed, SplitSettings, TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Terms:
     """Divide each node's features by their sum."""
     rounds: Annotated[int, Field(ge=0)] = 0
     """Iterations of the whole plan."""
+    metric: Annotated[str, METRICS] = "auto"
+    """By what owners score their models; looked up in their own installation."""
     secure: bool = False
     """Updates are sent under secure aggregation: the coordinator learns their sum alone."""
 
@@ -68,23 +72,26 @@ def terms_of(made: Plan, features: int, classes: int, secure: bool = False) -> T
         split=protocol.split,
         row_normalise=protocol.preprocess.row_normalise,
         rounds=sum(phase.times for phase in method.plan()),
+        metric=protocol.evaluation.metric,
         secure=secure,
     )
 
 
-def read_terms(content: dict[str, Json]) -> tuple[Terms, Method[Any, Any]]:
-    """Check terms that came over the wire and build their method from installed code."""
+def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, Method[Any, Any]]:
+    """Check terms that came over the wire and build their method from code that is behind the owner's own door."""
     try:
+        refuse_spelled(content)
         terms = strict(Terms, content, "terms")
-        kind = method_class(terms.method)
+        metric_for(terms.metric, terms.task)
+        kind = door.by_name(terms.method)
         if kind.sees_uncut_graph:
             raise ConfigError(f"{terms.method} trains on the uncut graph, which no owner has")
         values = strict_values(kind, {name: value for name, value in terms.fields.items() if value is not None})
         method = kind(model=terms.model, training=terms.training, **values)
     except (ConfigError, TypeError) as error:
-        raise Refused(f"the terms cannot be accepted: {error}") from error
+        raise Refused(f"the terms cannot be accepted: {error}", Code.TERMS) from error
     if sum(phase.times for phase in method.plan()) != terms.rounds:
-        raise Refused(f"the terms speak of {terms.rounds} iterations, the method's plan has another number")
+        raise Refused(f"the terms speak of {terms.rounds} iterations, the method's plan has another number", Code.TERMS)
     return terms, method
 
 

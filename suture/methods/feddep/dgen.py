@@ -18,7 +18,7 @@ from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix, activate, segment_product
 from suture.core.streams import Streams
-from suture.core.tree import Tree
+from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import Features, GraphBatch
 from suture.graph.matching import nearest_of_listed
 from suture.nn import layers
@@ -64,7 +64,7 @@ class DeepGenerator:
 
     def init(self, rng: torch.Generator) -> Tree:
         """Weights [1, ...]: `encoder.*`, `count.*` and `embedding.*`."""
-        tree = {ENCODER + name: value for name, value in self.encoder.init(rng).items()}
+        tree = prefixed(ENCODER, self.encoder.init(rng))
         tree |= layers.linear_init("count", self.width, 1, rng)
         heads = layers.glorot((1, self.width, self.most * self.width), self.width, self.width, rng)
         # A slot that few nodes use learns little: it should stay near zero rather than repeat the noise.
@@ -73,7 +73,7 @@ class DeepGenerator:
 
     def __call__(self, params: Tree, graph: GraphBatch, rng: Streams, dropout: Streams | None = None) -> Generated:
         """Missing neighbours of every node; `rng` draws the noise, and with `dropout` the encoder drops units."""
-        code = torch.relu(self.encoder.logits(part(params, ENCODER), graph, dropout))
+        code = torch.relu(self.encoder.logits(under(ENCODER, params), graph, dropout))
         segments = graph.segments
         count = activate(segment_product(code, params["count.weight"], segments), params["count.bias"], segments, relu=False)
         noisy = code + rng.normal(segments.ptr, self.width)
@@ -82,11 +82,6 @@ class DeepGenerator:
         slots = (segment_product(noisy, weight.contiguous(), segments) for weight in weights)
         mended = (torch.tanh(activate(slot, bias, segments, relu=False)) for slot, bias in zip(slots, biases, strict=True))
         return Generated(F.softplus(count).squeeze(1), tuple(mended))
-
-
-def part(tree: Tree, prefix: str) -> Tree:
-    """The entries under a prefix, without it."""
-    return {name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)}
 
 
 def bernoulli(used_NP: Tensor, r: float, segments: Segments, rng: Streams) -> Tensor:

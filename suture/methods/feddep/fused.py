@@ -35,7 +35,7 @@ class MendedFeatures(Features):
         return MendedFeatures(plain.matrix, segments, self.embedding[index])
 
 
-def mended(graph: GraphBatch, embedding_ND: Tensor) -> GraphBatch:
+def with_embeddings(graph: GraphBatch, embedding_ND: Tensor) -> GraphBatch:
     """The same graphs with a deep embedding at every node, sharing all operators derived so far."""
     features = MendedFeatures(graph.x.matrix, graph.segments, embedding_ND)
     out = replace(graph, x=features)

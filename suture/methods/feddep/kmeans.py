@@ -47,10 +47,14 @@ def seeds(points_ND: Tensor, segments: Segments, clusters: int, rng: Streams) ->
 
 
 def nearest(points_ND: Tensor, centre_KCD: Tensor, segments: Segments) -> Tensor:
-    """The closest of its owner's centres to each point, int64 [N]."""
+    """The closest of its owner's centres to each point, int64 [N]; of equal centres the first, however it is rounded."""
     # |x - c|^2 without |x|^2, which is the same for all centres.
     inner = segment_product(points_ND, centre_KCD.transpose(1, 2), segments)
-    return (centre_KCD.square().sum(2)[segments.client] - 2 * inner).argmin(1)
+    closest = (centre_KCD.square().sum(2)[segments.client] - 2 * inner).argmin(1)
+    clusters = centre_KCD.shape[1]
+    equal_KCC = (centre_KCD.unsqueeze(2) == centre_KCD.unsqueeze(1)).all(3)
+    first_KC = torch.where(equal_KCC, torch.arange(clusters, device=closest.device), clusters).amin(2)
+    return first_KC[segments.client, closest]
 
 
 def _means(points_ND: Tensor, cluster: Tensor, centre_KCD: Tensor, segments: Segments) -> Tensor:

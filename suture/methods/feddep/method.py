@@ -40,75 +40,44 @@ What the paper leaves open, and what we do (v: by validation accuracy on Cora, o
 Privacy: what leaves a client is its C prototypes and the weights of F. A prototype is a mean of embeddings; one of a cluster
 with a single node is that node's embedding. What theorem 3.1 promises for sampled neighbours and Ber(r) is computed by
 `privacy.accountant`. With `proto=False` every client can read embeddings of others' nodes from what they return.
-Legend: K clients, M of them in all, N nodes, P = most, D = d_z, C clusters, T targets, R generated rows.
+Legend: K clients, M of them in all, N nodes, D = d_z, C clusters, T targets, R generated rows.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.kernels import Segments, SparseMatrix, client_mean
-from suture.core.message import Kind, Message, Nothing, Rows
+from suture.core.kernels import pointers
+from suture.core.message import Nothing, Rows
 from suture.core.streams import Streams, generator
-from suture.core.tree import Tree, map_tree, tile
+from suture.core.tree import Tree, prefixed
 from suture.errors import ConfigError
-from suture.graph.batch import Features, GraphBatch
+from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
-from suture.graph.matching import nearest_of_each_client
 from suture.method import Clients, Cohort, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
-from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli, nearest_listed, nearest_of_each, part
-from suture.methods.feddep.fused import FusedSage, mended
+from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
+from suture.methods.feddep.fused import FusedSage, with_embeddings
 from suture.methods.feddep.kmeans import kmeans
+from suture.methods.feddep.objective import CLASSIFIER, Objective, Targets
+from suture.methods.feddep.prototypes import OthersPrototypes, Prototypes, for_everybody_else, trained_embeddings
+from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
 from suture.nn.backbones import Sage
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
-from suture.settings import TrainingSettings
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms, train_locally
-
-CLASSIFIER = "classifier."
-"""Prefix of the local F that is trained with the generator."""
-
-
-@dataclass(frozen=True)
-class Prototypes(Message):
-    """Line 1, client to server: the means of its clusters [K, C, D]."""
-
-    centres: Annotated[Tensor, Kind.PROTOTYPES]
-
-
-@dataclass(frozen=True)
-class OthersPrototypes(Message):
-    """Line 2, server to client: the prototypes of all other clients [K, M - 1, C, D]."""
-
-    centres: Annotated[Tensor, Kind.PROTOTYPES]
-
-
-@dataclass(frozen=True)
-class DeepNeighbours(Message):
-    """Without Proto: generated embeddings `rows` [R_k, D]; up those a client made, down those all the others made."""
-
-    rows: Annotated[Rows, Kind.EMBEDDINGS]
-
-
-@dataclass(frozen=True)
-class Pulls(Message):
-    """Without Proto: gradients with respect to generated embeddings, row by row [R_k, D]."""
-
-    rows: Annotated[Rows, Kind.GRADIENTS]
+from suture.settings import Count, OpenShare, Positive, Share, TrainingSettings, Whole
+from suture.training.local import sum_terms
+from suture.training.optimisers import Moments, descend, fresh_moments
 
 
 @dataclass(frozen=True)
 class Generating(Kept):
-    """What a client keeps: also its generator and local F with their moments, and what generated embeddings resemble.
+    """What a client keeps: also its generator and local F with their moments, and the epochs these have had.
 
-    `targets` [T_k, D] are the client's prototypes (without Proto all its embeddings), `target_of` [N_k] says which of them
-    stands for each node, `others` [K, M - 1, C, D] are the prototypes received. `epoch` counts the generator's epochs.
+    `targets` [T_k, D], `target_of` [N_k] and `others` [K, M - 1, C, D] are what generated embeddings are to resemble.
     """
 
     generator: Tree
@@ -127,17 +96,17 @@ class FedDep(ModelAveraging[Server, Generating]):
     summary: ClassVar[str] = "FedAvg on subgraphs mended with deep embeddings of missing neighbours"
     paper: ClassVar[str] = "Zhang et al., SDM 2024"
 
-    d_z: int = 128
+    d_z: Count = 128
     """Width of generated embeddings, 64 to 256 in the paper."""
-    clusters: int = 10
+    clusters: Count = 10
     """C, prototypes of each client; 3 to 20 in the paper."""
-    depth: int = 2
+    depth: Count = 2
     """L, how many hops of context a generated embedding stands for; 0 would be fedsage_plus."""
-    r: float = 0.5
+    r: Share = 0.5
     """Probability that a generated embedding is kept by the Bernoulli sampler."""
-    hidden_share: float = 0.5
+    hidden_share: OpenShare = 0.5
     """h, the share of nodes a client hides to train its generator."""
-    most: int = 5
+    most: Count = 5
     """Most neighbours generated for a node."""
     dgen: bool = True
     """Generate neighbours at all; without, this is FedSage."""
@@ -145,32 +114,21 @@ class FedDep(ModelAveraging[Server, Generating]):
     """Exchange prototypes once; without, embeddings and gradients travel in every epoch of the generator."""
     nfdp: bool = True
     """Privacy by sampling alone; without, by DP-SGD."""
-    sigma: float = 2.0
+    sigma: Positive = 2.0
     """nfdp=False: noise multiplier of DP-SGD."""
-    pretrain_epochs: int = 20
+    pretrain_epochs: Count = 20
     """Epochs of the GNN whose embeddings are clustered."""
-    generator_epochs: int = 50
+    generator_epochs: Count = 50
     """Epochs of the generator, each one full-batch step."""
-    generator_lr: float = 0.003
+    generator_lr: Positive = 0.003
     """Learning rate of the generator's Adam."""
-    batch_size: int = 32
+    batch_size: Whole = 32
     """Training nodes in a mini-batch; 0 trains full batch, without sampling neighbours."""
-    fanout: int = 5
+    fanout: Count = 5
     """Neighbours sampled in each layer."""
 
     def __post_init__(self) -> None:
-        for field in ("d_z", "clusters", "most", "pretrain_epochs", "generator_epochs", "fanout"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"feddep.{field} must be >= 1, got {getattr(self, field)}")
-        if self.depth < 1:
-            raise ConfigError(f"feddep.depth must be >= 1, got {self.depth}; depth 0 generates features: use fedsage_plus")
-        if not 0 <= self.r <= 1:
-            raise ConfigError(f"feddep.r is a probability and must lie in [0, 1], got {self.r}")
-        if not 0 < self.hidden_share < 1:
-            raise ConfigError(f"feddep.hidden_share must lie between 0 and 1, got {self.hidden_share}")
-        if self.generator_lr <= 0 or self.sigma <= 0 or self.batch_size < 0:
-            values = f"generator_lr={self.generator_lr}, sigma={self.sigma}, batch_size={self.batch_size}"
-            raise ConfigError(f"feddep needs generator_lr and sigma > 0 and batch_size >= 0, got {values}")
+        super().__post_init__()
         training = replace(self.training, batch_size=self.batch_size, fanouts=self._fanouts(self.model.layers))
         if not self.nfdp:
             training = replace(training, dp_sigma=self.sigma)
@@ -240,7 +198,7 @@ class FedDep(ModelAveraging[Server, Generating]):
     def initial_generator(self, task: Task) -> Tree:
         """DGen and the local F of L^c, [1, ...]."""
         rng = generator(task.seed, "initial generator")
-        classifier = {CLASSIFIER + name: value for name, value in self.backbone(task).init(rng).items()}
+        classifier = prefixed(CLASSIFIER, self.backbone(task).init(rng))
         return self.deep_generator(task).init(rng) | classifier
 
     def plan(self) -> tuple[Phase[Server], ...]:
@@ -252,13 +210,11 @@ class FedDep(ModelAveraging[Server, Generating]):
         phases = (Phase("embeddings", self.embed), Phase("generator", self.generator_round, self.generator_epochs))
         return (*phases, *super().plan())
 
+    # Lines 1 and 2
+
     def exchange_prototypes(self, server: Server, cohort: Cohort) -> Server:
         """Lines 1 and 2."""
-        told = cohort.ask(self.prototype, Nothing(cohort.ids))
-        order = sorted(told.ids)
-        others = [[j for j, name in enumerate(order) if name != own] for own in told.ids]
-        index = torch.tensor(others, dtype=torch.int64, device=told.centres.device).view(len(order), len(order) - 1)
-        cohort.ask(self.remember, OthersPrototypes(told.ids, told.select(order).centres[index]))
+        cohort.ask(self.remember, for_everybody_else(cohort.ask(self.prototype, Nothing(cohort.ids))))
         return server
 
     @step
@@ -271,26 +227,18 @@ class FedDep(ModelAveraging[Server, Generating]):
         return state, Prototypes(clients.ids, centres)
 
     def embeddings(self, clients: Clients[Generating]) -> Tensor:
-        """Train the GNN of line 1; z_v of every node, [N, D]."""
-        graph, network = clients.graph, self.local_gnn(clients.task)
-        start = network.init(generator(clients.task.seed, "initial local network"))
-        start = {name: value.to(graph.device) for name, value in tile(start, len(clients.ids)).items()}
+        """Line 1: z_v of every node, [N, D]."""
+        network = self.local_gnn(clients.task)
+        initial = network.init(generator(clients.task.seed, "initial local network"))
         settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
-        params, _, _ = train_locally(
-            graph,
-            start,
-            fresh_moments(start, settings),
-            lambda p, batch: batch.cross_entropy(network, p),
-            settings,
-            clients.rng.fork("pretrain"),
-        )
-        with torch.no_grad():
-            return F.normalize(torch.relu(network.embed(params, graph)), dim=1)
+        return trained_embeddings(network, initial, clients.graph, settings, clients.rng.fork("pretrain"))
 
     @step
     def remember(self, clients: Clients[Generating], others: OthersPrototypes) -> tuple[Generating, Nothing]:
         """Line 2."""
         return replace(clients.state, others=others.centres), Nothing(clients.ids)
+
+    # Lines 3 to 5
 
     def pseudo_fl(self, server: Server, cohort: Cohort) -> Server:
         """Lines 3-5: one call, and nothing crosses."""
@@ -307,15 +255,12 @@ class FedDep(ModelAveraging[Server, Generating]):
     def generator_epoch(self, clients: Clients[Generating], pulls_RD: Tensor | None = None) -> Generating:
         """One step of equation 3.1; `pulls_RD` are the others' gradients, without Proto."""
         state = clients.state
-        params = {name: value.detach().requires_grad_() for name, value in state.generator.items()}
-        made = self.generated(params, clients)
-        terms = self.generator_terms(params, made, clients, pulls_RD)
-        grads = torch.autograd.grad(sum_terms(terms).sum(), list(params.values()), materialize_grads=True)
-        params = map_tree(lambda value: value.clone(memory_format=torch.contiguous_format), state.generator)
-        moments = map_tree(torch.clone, state.generator_moments)
-        everybody = torch.ones(len(clients.ids), dtype=torch.bool, device=clients.graph.device)
-        optimise(params, dict(zip(params, grads, strict=True)), moments, everybody, self.generator_training)
-        return replace(state, generator=params, generator_moments=moments, epoch=state.epoch + 1)
+
+        def loss(params: Tree) -> Tensor:
+            return sum_terms(self.generator_terms(params, self.generated(params, clients), clients, pulls_RD))
+
+        made, moments, _ = descend(loss, state.generator, state.generator_moments, self.generator_training)
+        return replace(state, generator=made, generator_moments=moments, epoch=state.epoch + 1)
 
     def impaired(self, clients: Clients[Generating]) -> Impaired:
         """Line 3, the same for the whole run."""
@@ -337,47 +282,12 @@ class FedDep(ModelAveraging[Server, Generating]):
         self, params: Tree, made: Generated, clients: Clients[Generating], pulls_RD: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Line 5: the terms of equation 3.1, one value a client each [K]."""
-        hurt, state, used = self.impaired(clients), clients.state, made.used
-        segments, count = hurt.graph.segments, len(clients.ids)
-        listed = self.listed(hurt, state)
-        own = torch.zeros_like(made.count)
-        for p, z in enumerate(made.slots):
-            target, known = nearest_listed(z, listed, state.targets.values)
-            own = own + (z - target).square().sum(1) * (known & used[:, p])
-        off = F.smooth_l1_loss(made.count, hurt.count.to(made.count.dtype), reduction="none")
-        other = self._others_prototypes(made, state.others, segments) if pulls_RD is None else _along(made, pulls_RD)
-        return {
-            "count": client_mean(off, segments.client, count),
-            "own": client_mean(own, segments.client, count),
-            "others": client_mean(other, segments.client, count),
-            "cross-entropy": self._local_cross_entropy(params, made, clients),
-        }
+        state, rng = clients.state, self.epoch_streams(clients)
+        targets = Targets(state.targets, state.target_of, state.others)
+        objective = Objective(self.backbone(clients.task), self.kept_share)
+        return objective.terms(params, made, self.impaired(clients), targets, rng, pulls_RD)
 
-    def listed(self, hurt: Impaired, state: Generating) -> SparseMatrix:
-        """For each node that remained the targets its hidden neighbours stand for, [R, T]."""
-        owner = hurt.graph.segments.client[hurt.hidden.row]
-        target = state.targets.ptr[owner] + state.target_of.values[hurt.hidden.col.long()]
-        return SparseMatrix(hurt.hidden.rowptr, target.int(), hurt.hidden.val, state.targets.values.shape[0])
-
-    def _others_prototypes(self, made: Generated, others_KMCD: Tensor, segments: Segments) -> Tensor:
-        """sum_j sum_p min |z~_v^p - z'|^2 over Z'_j, [N]."""
-        total, used = torch.zeros_like(made.count), made.used
-        for p, z in enumerate(made.slots):
-            # sum_j |z - t_j|^2 = (M - 1) |z|^2 - 2 z . sum_j t_j + sum_j |t_j|^2 needs no copy of z for every j.
-            nearest, length = nearest_of_each(z, others_KMCD, segments)
-            apart = others_KMCD.shape[1] * z.square().sum(1) - 2 * (z * nearest).sum(1) + length
-            total = total + apart * used[:, p]
-        return total
-
-    def _local_cross_entropy(self, params: Tree, made: Generated, clients: Clients[Generating]) -> Tensor:
-        """L^c of a local F on the impaired graph, mended, [K]."""
-        graph, rng = self.impaired(clients).graph, self.epoch_streams(clients)
-        kept = bernoulli(made.used, self.kept_share, graph.segments, rng.fork("bernoulli"))
-        graph = mended(graph, made.mean(kept))
-        network, view = self.backbone(clients.task), graph.train
-        logits = network.logits(part(params, CLASSIFIER), graph, rng.fork("classifier"), view)
-        loss = F.cross_entropy(logits, graph.y[view.nodes], reduction="none")
-        return client_mean(loss, view.segments.client, len(clients.ids))
+    # Without Proto
 
     def embed(self, server: Server, cohort: Cohort) -> Server:
         """Without Proto: line 1 up to the embeddings."""
@@ -388,24 +298,14 @@ class FedDep(ModelAveraging[Server, Generating]):
     def embed_nodes(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Nothing]:
         """Without Proto: every node is its own target."""
         segments = clients.graph.segments
-        own = torch.arange(segments.total, device=clients.graph.device) - segments.ptr[:-1][segments.client]
-        targets, target_of = Rows(self.embeddings(clients), segments.ptr), Rows(own, segments.ptr)
+        targets, target_of = Rows(self.embeddings(clients), segments.ptr), Rows(segments.place, segments.ptr)
         return replace(clients.state, targets=targets, target_of=target_of), Nothing(clients.ids)
 
     def generator_round(self, server: Server, cohort: Cohort) -> Server:
         """Without Proto: an epoch of the generator, in which everybody's embeddings go to everybody."""
         offered = cohort.ask(self.offer, Nothing(cohort.ids))
-        order = sorted(offered.ids)
-        parts = {name: offered.select([name]).rows for name in order}
-        pieces = [_joined([parts[name] for name in order if name != own]) for own in offered.ids]
-        pulls = cohort.ask(self.judge, DeepNeighbours(offered.ids, Rows.concat(pieces)))
-        total = {name: torch.zeros_like(rows.values) for name, rows in parts.items()}
-        for judge in order:
-            names = [name for name in order if name != judge]
-            back = torch.split(pulls.select([judge]).rows.values, [parts[name].values.shape[0] for name in names])
-            for name, rows in zip(names, back, strict=True):
-                total[name] += rows
-        cohort.ask(self.improve, Pulls(offered.ids, Rows(torch.cat([total[n] for n in offered.ids]), offered.rows.ptr)))
+        pulls = cohort.ask(self.judge, everybody_elses(offered))
+        cohort.ask(self.improve, summed_pulls(offered, pulls))
         return server
 
     @step
@@ -414,27 +314,20 @@ class FedDep(ModelAveraging[Server, Generating]):
         with torch.no_grad():
             made = self.generated(clients.state.generator, clients)
             owner = self.impaired(clients).graph.segments.client
-            ends = torch.bincount(owner.repeat_interleave(made.used.sum(1)), minlength=len(clients.ids)).cumsum(0)
-            rows = Rows(made.rows(), torch.cat([ends.new_zeros(1), ends]))
-        return clients.state, DeepNeighbours(clients.ids, rows)
+            lengths = torch.bincount(owner.repeat_interleave(made.used.sum(1)), minlength=len(clients.ids))
+            return clients.state, DeepNeighbours(clients.ids, Rows(made.rows(), pointers(lengths)))
 
     @step
     def judge(self, clients: Clients[Generating], offered: DeepNeighbours) -> tuple[Generating, Pulls]:
-        """Without Proto: the gradient of |z~ - z_u|^2, u the nearest of the client's own nodes, for each row received."""
-        targets, out = clients.state.targets, torch.empty_like(offered.rows.values)
-        bounds = zip(*(itertools.pairwise(rows.ptr.tolist()) for rows in (offered.rows, targets)), strict=True)
-        for (first, last), (start, end) in bounds:
-            table = targets.values[start:end]
-            rows = offered.rows.values[first:last]
-            if rows.shape[0]:
-                nearest = nearest_of_each_client(rows, Features(table, Segments(torch.tensor([0, end - start]))))[0]
-                out[first:last] = 2 * (rows - table[nearest])
-        return clients.state, Pulls(clients.ids, Rows(out, offered.rows.ptr))
+        """Without Proto: how the rows received should change to be nearer to the client's own nodes."""
+        return clients.state, Pulls(clients.ids, pulls_towards(clients.state.targets, offered.rows))
 
     @step
     def improve(self, clients: Clients[Generating], pulls: Pulls) -> tuple[Generating, Nothing]:
         """Without Proto: line 5."""
         return self.generator_epoch(clients, pulls.rows.values), Nothing(clients.ids)
+
+    # Line 6
 
     def seen(self, clients: Clients[Generating], training: bool) -> GraphBatch:
         """Line 6: the whole graphs, mended by the share of the generated embeddings that Ber(r) keeps; in tests by all."""
@@ -445,16 +338,4 @@ class FedDep(ModelAveraging[Server, Generating]):
         with torch.no_grad():
             made = self.deep_generator(clients.task)(clients.state.generator, graph, rng.fork("noise"))
             z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
-        return mended(graph, z_ND)
-
-
-def _along(made: Generated, pulls_RD: Tensor) -> Tensor:
-    """Per node the inner product of its generated rows with their gradients, whose gradient they are, [N]."""
-    node = torch.nonzero(made.used)[:, 0]
-    return torch.zeros_like(made.count).index_add(0, node, (made.rows() * pulls_RD).sum(1))
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    """The rows of several clients as those of one."""
-    values = torch.cat([rows.values for rows in parts]) if parts else torch.zeros(0, 0)
-    return Rows(values, torch.tensor([0, values.shape[0]]))
+        return with_embeddings(graph, z_ND)

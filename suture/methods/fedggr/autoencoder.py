@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import activate, sparse_product
-from suture.core.tree import Tree
+from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import GraphBatch
 from suture.nn.backbones import Gcn
-from suture.settings import ModelSettings
+from suture.settings import ModelSettings, TrainingSettings
+from suture.training.optimisers import Moments, descend
 
 ENCODER, DECODER = "encoder.", "decoder."
 
@@ -33,15 +34,15 @@ class GraphAutoencoder:
     def init(self, rng: torch.Generator) -> Tree:
         """Fresh weights [1, ...]."""
         encoder, decoder = self._encoder.init(rng), self._decoder.init(rng)
-        return {ENCODER + n: v for n, v in encoder.items()} | {DECODER + n: v for n, v in decoder.items()}
+        return prefixed(ENCODER, encoder) | prefixed(DECODER, decoder)
 
     def encode(self, params: Tree, graph: GraphBatch) -> Tensor:
         """E of equation (1), [N, P]."""
-        return self._encoder.logits(_part(params, ENCODER), graph)
+        return self._encoder.logits(under(ENCODER, params), graph)
 
     def decode(self, params: Tree, e_NP: Tensor, graph: GraphBatch) -> Tensor:
         """X^rec of equation (1), [N, F]."""
-        own, network = _part(params, DECODER), self._decoder
+        own, network = under(DECODER, params), self._decoder
         h = activate(network.apply_layer("layer1", own, e_NP, graph), own["layer1.bias"], graph.segments)
         return activate(network.apply_layer("layer2", own, h, graph), own["layer2.bias"], graph.segments, relu=False)
 
@@ -50,6 +51,15 @@ class GraphAutoencoder:
         error_N = (self.decode(params, self.encode(params, graph), graph) - x_NF).square().mean(1)
         total = error_N.new_zeros(len(graph.ids)).index_add(0, graph.segments.client, error_N)
         return total / graph.sizes.clamp_min(1)
+
+    def train(
+        self, params: Tree, moments: Moments, graph: GraphBatch, epochs: int, settings: TrainingSettings
+    ) -> tuple[Tree, Moments, Tensor]:
+        """(auto-encoders, moments, last loss [K]) after some epochs, each one step."""
+        x_NF, loss = graph.x.dense(), torch.zeros(len(graph.ids), device=graph.device)
+        for _ in range(epochs):
+            params, moments, loss = descend(lambda p: self.loss(p, graph, x_NF), params, moments, settings)
+        return params, moments, loss
 
     @property
     def _encoder(self) -> Gcn:
@@ -107,7 +117,3 @@ def orthonormal(params: Tree) -> Tree:
 
 def _twice(graph: GraphBatch, h: Tensor) -> Tensor:
     return sparse_product(graph.gcn_operator, sparse_product(graph.gcn_operator, h))
-
-
-def _part(params: Tree, prefix: str) -> Tree:
-    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}

@@ -37,7 +37,7 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 
 Privacy: the server sees E_i, P numbers for every node, from which features can be guessed, and how many nodes a client has.
 A power iteration sends sums over all of a client's nodes; of a client with fewer than P nodes they span its features.
-Legend: K clients, N nodes of all clients, B nodes of a batch, P code width, L and G widths of local and global embeddings.
+Legend: K clients, N nodes of all clients, P code width, G width of global embeddings.
 """
 
 from __future__ import annotations
@@ -45,42 +45,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from suture.core.kernels import Segments, activate, client_mean, segment_product
-from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
+from suture.core.kernels import pointers
+from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import Streams, generator
-from suture.core.tree import Tree, mean, tile
-from suture.errors import ConfigError, unknown
+from suture.core.tree import Tree, map_tree, mean, tile
+from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Cohort, Method, Phase, Task, step
-from suture.methods.averaging import SERVER
+from suture.methods.averaging import SERVER, Kept, Server, weighted_loss
 from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
+from suture.methods.fedggr.fusion import Fusion, one_of
+from suture.methods.fedggr.messages import Codes, Down, Encoder, Up
+from suture.methods.fedggr.server_graph import ServerGraph, comparable, everybodys, pieces_of, whole_gradient
 from suture.nn.backbones import Backbone, make_backbone
-from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner, LearnedGraph
-from suture.nn.layers import dropout, linear_init
+from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
 from suture.nn.module import ModuleBackbone
-from suture.nn.topk import Index, Links, Similarity
-from suture.settings import TrainingSettings
-from suture.training.local import Batch, Moments, fresh_moments, optimise, train_locally
+from suture.nn.topk import Index, Similarity
+from suture.settings import Count, DroppedShare, NonNegative, Share, TrainingSettings, Whole
+from suture.training.batches import Batch
+from suture.training.local import train_locally
+from suture.training.optimisers import Moments, fresh_moments, in_round, leaves_of, stepped
 
-HEAD = "fusion"
-"""The classifier of [local || global] embeddings."""
 GLOBAL = "global embedding"
 """In a client's model: Z_i, padded to the size of the largest client, [K, longest, G]."""
 
 
 @dataclass(frozen=True)
-class Server(Record):
+class GraphServer(Server):
     """What the server keeps: w, its own weights W_S with their moments, all [1, ...], and what it knows of the nodes.
 
     `codes` holds E_i under the name of client i, [1, N_i, P]; `links` [1, 2, M] who has chosen whom in the learned graph.
     """
 
-    params: Tree
     own: Tree
     moments: Moments
     autoencoder: Tree
@@ -91,14 +93,12 @@ class Server(Record):
 
 
 @dataclass(frozen=True)
-class Kept(Record):
-    """What a client keeps: its model and moments [K, ...], Z_i as last received, and its auto-encoder until E_i is sent.
+class Embedded(Kept):
+    """What a client keeps: also Z_i as last received, and its auto-encoder until E_i is sent.
 
     `longest` [K] is the number of nodes of the largest client, to which models are padded so that they can be stacked.
     """
 
-    params: Tree
-    moments: Moments
     z: Rows
     longest: Tensor
     autoencoder: Tree
@@ -106,42 +106,7 @@ class Kept(Record):
 
 
 @dataclass(frozen=True)
-class Trained(Message):
-    """Client to server: its auto-encoder, empty where it stays at home, and its number of nodes and loss [K]."""
-
-    autoencoder: Annotated[Tree, Kind.WEIGHTS]
-    weight: Annotated[Tensor, Kind.COUNTS]
-    loss: Annotated[Tensor, Kind.LOSSES]
-
-
-@dataclass(frozen=True)
-class Codes(Message):
-    """Client to server: E_i of line 1."""
-
-    codes: Annotated[Rows, Kind.EMBEDDINGS]
-
-
-@dataclass(frozen=True)
-class Down(Message):
-    """Server to client: w, Z_i of line 3, and how many nodes the largest client has."""
-
-    params: Annotated[Tree, Kind.WEIGHTS]
-    z: Annotated[Rows, Kind.EMBEDDINGS]
-    longest: Annotated[int, Kind.COUNTS]
-
-
-@dataclass(frozen=True)
-class Up(Message):
-    """Client to server: w_i and the gradient of Z_i of line 4, the client's weight and training loss [K]."""
-
-    params: Annotated[Tree, Kind.WEIGHTS]
-    z_grad: Annotated[Rows, Kind.GRADIENTS]
-    weight: Annotated[Tensor, Kind.COUNTS]
-    loss: Annotated[Tensor, Kind.LOSSES]
-
-
-@dataclass(frozen=True)
-class FedGgr(Method[Server, Kept]):
+class FedGgr(Method[GraphServer, Embedded]):
     """A graph over all clients' nodes, learned at the server by split learning."""
 
     name: ClassVar[str] = "fedggr"
@@ -149,27 +114,27 @@ class FedGgr(Method[Server, Kept]):
     paper: ClassVar[str] = "Liu et al., 2023"
     one_model: ClassVar[bool] = False
 
-    k: int = 20
+    k: Count = 20
     """Neighbours each node chooses in the learned graph."""
     gsl: bool = True
     """Use the server's graph; without (Figure 3) this is FedAvg with the classifier of equation (4)."""
-    local_width: int = 0
+    local_width: Whole = 0
     """F_l, width of local embeddings; 0: one for each class, and the classifier starts as the sum of local and global."""
-    global_width: int = 0
+    global_width: Whole = 0
     """F_g, width of global embeddings; 0: one for each class."""
-    code_width: int = 256
-    """p, numbers a node's features are compressed to."""
+    code_width: Annotated[int, Field(ge=2)] = 256
+    """p, numbers a node's features are compressed to; one alone has no direction, by which codes are compared."""
     encoder: Literal["linear", "relu"] = "linear"
     """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
     alignment: Literal["averaged", "shared", "none"] = "averaged"
     """Auto-encoders are averaged after every pretraining round, or only start alike, or not even that."""
-    pretrain_rounds: int = 10
+    pretrain_rounds: Whole = 10
     """Rounds of pretraining, each one power iteration or `pretrain_epochs` epochs; without averaging they add up."""
-    pretrain_epochs: int = 5
+    pretrain_epochs: Count = 5
     """encoder = relu: epochs of each of these rounds."""
-    pretrain_lr: float = 0.003
+    pretrain_lr: NonNegative = 0.003
     """encoder = relu: learning rate."""
-    pretrain_hidden: int = 128
+    pretrain_hidden: Count = 128
     """encoder = relu: hidden width of encoder and decoder."""
     generator: Generator = "mlp-d"
     """What is learned about codes before they are compared."""
@@ -179,41 +144,22 @@ class FedGgr(Method[Server, Kept]):
     """How codes are compared."""
     edges: Edges = "relu"
     """P of equation (7), from similarities to weights."""
-    refresh: int = 50
+    refresh: Count = 50
     """Rounds after which neighbours are searched anew."""
     index: Index = "auto"
     """How they are searched: exact, approximate (faiss), or by the number of nodes."""
     activation: Literal["none", "relu"] = "none"
     """Of [local || global] before the classifier; relu is for wide embeddings."""
-    fusion_dropout: float = 0.0
+    fusion_dropout: DroppedShare = 0.0
     """Dropped share of [local || global] embeddings while training."""
-    branch_dropout: float = 1.0
+    branch_dropout: Share = 1.0
     """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
-    code_dropout: float = 0.0
+    code_dropout: DroppedShare = 0.0
     """Dropped share of the codes' numbers the server's GCN reads while training; neighbours are found by all of them."""
-    server_lr: float = 0.0
+    server_lr: NonNegative = 0.0
     """Learning rate of the server; 0: that of the clients."""
     returned: Literal["last", "first", "mean"] = "last"
     """Which local epoch's gradient of Z a client sends."""
-
-    def __post_init__(self) -> None:
-        counts = ("k", "code_width", "pretrain_epochs", "pretrain_hidden", "refresh")
-        for key in counts:
-            if getattr(self, key) < 1:
-                raise ConfigError(f"fedggr.{key} must be >= 1, got {getattr(self, key)}")
-        for key in ("local_width", "global_width", "pretrain_rounds", "pretrain_lr", "server_lr"):
-            if getattr(self, key) < 0:
-                raise ConfigError(f"fedggr.{key} must be >= 0, got {getattr(self, key)}")
-        for key in ("fusion_dropout", "code_dropout"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(f"fedggr.{key} must be in [0, 1), got {getattr(self, key)}")
-        if not 0 <= self.branch_dropout <= 1:
-            raise ConfigError(f"fedggr.branch_dropout must be in [0, 1], got {self.branch_dropout}")
-        kinds = get_type_hints(FedGgr)
-        choices = ("encoder", "alignment", "generator", "between", "similarity", "edges", "index", "activation", "returned")
-        for key in choices:
-            if getattr(self, key) not in get_args(kinds[key]):
-                raise unknown(f"fedggr.{key}", getattr(self, key), get_args(kinds[key]))
 
     # The parts
 
@@ -228,24 +174,21 @@ class FedGgr(Method[Server, Kept]):
             return ModuleBackbone(settings, task.features, width, task.module)
         return make_backbone(settings, task.features, width)
 
-    def initial_params(self, task: Task) -> Tree:
-        """The local network and the classifier of [local || global]."""
-        rng = generator(task.seed, "initial weights")
-        return self.local_network(task).init(rng) | self.initial_head(task, rng)
-
-    def initial_head(self, task: Task, rng: torch.Generator) -> Tree:
-        """Random; what an embedding of one number for each class says is taken as it is."""
-        head = linear_init(HEAD, sum(self.widths(task)), task.classes, rng)
-        parts = torch.split(head[f"{HEAD}.weight"][0], list(self.widths(task)))
-        weight = torch.cat([torch.eye(task.classes) if part.shape[0] == task.classes else part for part in parts])
-        return head | {f"{HEAD}.weight": weight.unsqueeze(0)}
+    @property
+    def fusion(self) -> Fusion:
+        """Equations (4) and (5)."""
+        return Fusion(self.activation == "relu", self.fusion_dropout, self.branch_dropout)
 
     @property
-    def learner(self) -> GraphLearner:
-        """Equations (6) and (7)."""
-        return GraphLearner(
-            self.code_width, self.k, self.generator, self.similarity, self.edges, self.between, index=self.index
-        )
+    def server_graph(self) -> ServerGraph:
+        """Equations (6) to (8)."""
+        kind = (self.generator, self.similarity, self.edges, self.between)
+        learner = GraphLearner(self.code_width, self.k, *kind, index=self.index)
+        return ServerGraph(learner, self.model.dropout, self.code_dropout)
+
+    @property
+    def _pretraining(self) -> TrainingSettings:
+        return replace(self.training, optimizer="adam", lr=self.pretrain_lr, weight_decay=0.0)
 
     def autoencoder(self, task: Task) -> GraphAutoencoder | LinearAutoencoder:
         """Equation (1)."""
@@ -253,20 +196,38 @@ class FedGgr(Method[Server, Kept]):
             return LinearAutoencoder(task.features, self.code_width)
         return GraphAutoencoder(task.features, self.pretrain_hidden, self.code_width)
 
+    def initial_params(self, task: Task) -> Tree:
+        """The local network and the classifier of [local || global]."""
+        rng = generator(task.seed, "initial weights")
+        return self.local_network(task).init(rng) | self.fusion.init(self.widths(task), task.classes, rng)
+
+    def initial_autoencoder(self, task: Task) -> Tree:
+        """The one everybody starts from, [1, ...]."""
+        return self.autoencoder(task).init(generator(task.seed, "initial auto-encoder"))
+
+    def initial_autoencoders(self, clients: Clients[Nothing]) -> Tree:
+        """Of each client, [K, ...]."""
+        if self.alignment != "none":
+            return tile(self.initial_autoencoder(clients.task), len(clients.ids), clients.graph.device)
+        each = [self.autoencoder(clients.task).init(generator(clients.task.seed, "own", name)) for name in clients.ids]
+        return {name: torch.cat([tree[name] for tree in each]).to(clients.graph.device) for name in each[0]}
+
     # The server's side
 
-    def plan(self) -> tuple[Phase[Server], ...]:
+    def plan(self) -> tuple[Phase[GraphServer], ...]:
         """The lines of the box; without the server's graph nothing is pretrained."""
         rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
         if not self.gsl:
             return (rounds,)
         return Phase("pretraining", self.pretrain, self.pretrain_rounds), Phase("upload", self.collect), rounds
 
-    def init_server(self, task: Task) -> Server:
+    def init_server(self, task: Task) -> GraphServer:
         """W_S: the generator starts as the identity; nothing is known of the nodes yet."""
-        own = self.initial_own(task) if self.gsl else {}
+        own: Tree = {}
+        if self.gsl:
+            own = self.server_graph.init(self.model.hidden, self.widths(task)[1], generator(task.seed, "server weights"))
         shared = self.gsl and self.alignment == "averaged"
-        return Server(
+        return GraphServer(
             SERVER,
             params=self.initial_params(task),
             own=own,
@@ -278,13 +239,7 @@ class FedGgr(Method[Server, Kept]):
             seed=task.seed,
         )
 
-    def initial_own(self, task: Task) -> Tree:
-        """The generator of equation (6) and the GCN of equation (8), [1, ...]."""
-        rng, hidden = generator(task.seed, "server weights"), self.model.hidden
-        gcn = linear_init("gcn1", self.code_width, hidden, rng) | linear_init("gcn2", hidden, self.widths(task)[1], rng)
-        return self.learner.init() | gcn
-
-    def pretrain(self, server: Server, cohort: Cohort) -> Server:
+    def pretrain(self, server: GraphServer, cohort: Cohort) -> GraphServer:
         """Line 1, a few epochs of it."""
         up = cohort.ask(self.train_autoencoder, Model(cohort.ids, tile(server.autoencoder, len(cohort.ids))))
         cohort.report(loss=float(up.loss.mean()))
@@ -294,72 +249,53 @@ class FedGgr(Method[Server, Kept]):
         average = mean(up.autoencoder, up.weight)
         return replace(server, autoencoder=orthonormal(average) if self.encoder == "linear" else average)
 
-    def collect(self, server: Server, cohort: Cohort) -> Server:
-        """The end of line 1: E, comparable in scale whatever the auto-encoders made of it."""
+    def collect(self, server: GraphServer, cohort: Cohort) -> GraphServer:
+        """The end of line 1: E."""
         up = cohort.ask(self.send_codes, Model(cohort.ids, tile(server.autoencoder, len(cohort.ids))))
-        everybody = up.select(sorted(up.ids)).codes
-        centred = everybody.values - everybody.values.mean(0)
-        scaled = Rows(centred / centred.std().clamp_min(1e-12), everybody.ptr)
-        codes = {name: scaled.select([k]).values.unsqueeze(0) for k, name in enumerate(sorted(up.ids))}
-        return replace(server, codes=codes, autoencoder={})
+        up = up.select(sorted(up.ids))
+        return replace(server, codes=comparable(up.codes, up.ids), autoencoder={})
 
-    def round(self, server: Server, cohort: Cohort) -> Server:
+    def round(self, server: GraphServer, cohort: Cohort) -> GraphServer:
         """Lines 2-6."""
         sampled = cohort.sample(self.training.participation)
         if self.gsl and server.round % self.refresh == 0:
             server = replace(server, links=self.search(server))
-        leaves = {name: value.detach().requires_grad_() for name, value in server.own.items()}
+        leaves = leaves_of(server.own)
         z = self.global_embeddings(server, leaves, Streams.of(server.seed, SERVER, "server dropout", server.round))
         up = sampled.ask(self.local_update, self.down(server, z.detach(), sampled.ids))
         up = up.select(sorted(up.ids))  # sums round alike whatever the order of clients
-        cohort.report(loss=float((up.loss * up.weight).sum() / up.weight.sum().clamp_min(1e-9)))
+        cohort.report(loss=weighted_loss(up))
         own, moments = self.backward(server, leaves, z, up) if self.gsl else (server.own, server.moments)
         return replace(server, params=mean(up.params, up.weight), own=own, moments=moments, round=server.round + 1)
 
-    def search(self, server: Server) -> Tensor:
-        """The neighbours of equation (6), [1, 2, M]."""
-        with torch.no_grad():
-            codes_NP = everybodys(server.codes)
-            segments = _one_piece(codes_NP)
-            links = self.learner.links(self.learner.generate(server.own, codes_NP, segments), segments)
-        return torch.stack([links.node, links.neighbour]).unsqueeze(0)
+    def search(self, server: GraphServer) -> Tensor:
+        """Line 2: who is whose neighbour, [1, 2, M]."""
+        return self.server_graph.search(server.own, everybodys(server.codes))
 
-    def global_embeddings(self, server: Server, own: Tree, rng: Streams | None = None) -> Tensor:
-        """Z of equations (6) to (8) [N, G], clients in the order of their names; with `rng`, dropout is on."""
+    def global_embeddings(self, server: GraphServer, own: Tree, rng: Streams | None = None) -> Tensor:
+        """Line 2: Z [N, G], clients in the order of their names; with `rng`, dropout is on."""
         if not self.gsl:
             return torch.zeros(0, 0)
-        codes_NP = everybodys(server.codes)
-        segments = _one_piece(codes_NP)
-        node, neighbour = server.links[0]
-        r_NP = self.learner.generate(own, codes_NP, segments)
-        graph = self.learner.process(r_NP, Links(node, neighbour, codes_NP.shape[0]))
-        read = dropout(codes_NP, rng and rng.fork("codes"), self.code_dropout, segments)
-        h = _convolved(graph, read, own["gcn1.weight"], segments) + own["gcn1.bias"]
-        h = dropout(torch.relu(h), rng, self.model.dropout, segments)
-        return _convolved(graph, h, own["gcn2.weight"], segments) + own["gcn2.bias"]
+        return self.server_graph.embeddings(own, everybodys(server.codes), server.links, rng)
 
-    def down(self, server: Server, z_NG: Tensor, ids: Sequence[str]) -> Down:
+    def down(self, server: GraphServer, z_NG: Tensor, ids: Sequence[str]) -> Down:
         """The message of line 3."""
-        sizes = {name: codes.shape[1] for name, codes in server.codes.items()}
-        pieces = dict(zip(sizes, torch.split(z_NG, list(sizes.values())), strict=True)) if sizes else {}
+        pieces = pieces_of(z_NG, server.codes)
         chosen = [pieces.get(name, z_NG[:0]) for name in ids]
-        ptr = torch.tensor([0, *(piece.shape[0] for piece in chosen)]).cumsum(0)
-        return Down(tuple(ids), tile(server.params, len(ids)), Rows(torch.cat(chosen), ptr), max([0, *sizes.values()]))
+        z = Rows(torch.cat(chosen), pointers(torch.tensor([piece.shape[0] for piece in chosen])))
+        longest = max([0, *(piece.shape[0] for piece in pieces.values())])
+        return Down(tuple(ids), tile(server.params, len(ids)), z, longest)
 
-    def backward(self, server: Server, leaves: Tree, z_NG: Tensor, up: Up) -> tuple[Tree, Moments]:
-        """Line 5: (W_S, its moments) after one step. Nobody's gradient comes from a client that was not asked."""
+    def backward(self, server: GraphServer, leaves: Tree, z_NG: Tensor, up: Up) -> tuple[Tree, Moments]:
+        """Line 5: (W_S, its moments) after one step."""
         share = (up.weight / up.weight.sum().clamp_min(1e-9)).tolist()
         heard = {name: up.z_grad.select([k]).values * share[k] for k, name in enumerate(up.ids)}
-        silent = {name: z_NG.new_zeros(codes.shape[1], z_NG.shape[1]) for name, codes in server.codes.items()}
-        z_grad = torch.cat([heard.get(name, nothing).to(z_NG.device) for name, nothing in silent.items()])
+        z_grad = whole_gradient(heard, z_NG, server.codes)
         grads = torch.autograd.grad(z_NG, list(leaves.values()), z_grad, materialize_grads=True)
-        own = {name: value.detach().clone() for name, value in leaves.items()}
-        moments = {name: value.clone() for name, value in server.moments.items()}
-        settings = replace(self.training, lr=self.server_lr or self.training.lr)
-        optimise(own, dict(zip(leaves, grads, strict=True)), moments, torch.ones(1, dtype=torch.bool), settings)
-        return own, moments
+        settings = in_round(replace(self.training, lr=self.server_lr or self.training.lr), server.round + 1)
+        return stepped(leaves, dict(zip(leaves, grads, strict=True)), server.moments, settings)
 
-    def deploy(self, server: Server, ids: Sequence[str]) -> Message:
+    def deploy(self, server: GraphServer, ids: Sequence[str]) -> Message:
         """The global model for everybody, and Z_i without dropout (as soon as there are codes)."""
         if not server.codes:
             return Model(tuple(ids), tile(server.params, len(ids)))
@@ -368,46 +304,27 @@ class FedGgr(Method[Server, Kept]):
 
     # The clients' side
 
-    def init_clients(self, clients: Clients[Nothing]) -> Kept:
+    def init_clients(self, clients: Clients[Nothing]) -> Embedded:
         """Everybody starts from the same model; auto-encoders as `alignment` says."""
         graph, count = clients.graph, len(clients.ids)
         if graph.pairs is not None:
             raise ConfigError("fedggr's classifier is one of nodes, and link prediction has none; choose another method")
-        device = graph.device
-        params = {n: v.to(device) for n, v in tile(self.initial_params(clients.task), count).items()}
-        autoencoder: Tree = {}
-        if self.gsl:
-            autoencoder = {n: v.to(device) for n, v in self.initial_autoencoders(clients).items()}
+        params = tile(self.initial_params(clients.task), count, graph.device)
+        autoencoder = self.initial_autoencoders(clients) if self.gsl else {}
         by_gradient = self.gsl and self.encoder == "relu"
-        moments = fresh_moments(autoencoder, self._pretraining) if by_gradient else {}
-        nothing = Rows(torch.zeros(graph.num_nodes, self.widths(clients.task)[1], device=device), graph.segments.ptr)
-        return Kept(
-            ids=clients.ids,
+        nothing = Rows(torch.zeros(graph.num_nodes, self.widths(clients.task)[1], device=graph.device), graph.segments.ptr)
+        return Embedded(
+            clients.ids,
             params=params,
             moments=fresh_moments(params, self.training),
             z=nothing,
             longest=torch.zeros(count, dtype=torch.int64),
             autoencoder=autoencoder,
-            autoencoder_moments=moments,
+            autoencoder_moments=fresh_moments(autoencoder, self._pretraining) if by_gradient else {},
         )
 
-    def initial_autoencoder(self, task: Task) -> Tree:
-        """The one everybody starts from, [1, ...]."""
-        return self.autoencoder(task).init(generator(task.seed, "initial auto-encoder"))
-
-    def initial_autoencoders(self, clients: Clients[Nothing]) -> Tree:
-        """Of each client, [K, ...]."""
-        if self.alignment != "none":
-            return tile(self.initial_autoencoder(clients.task), len(clients.ids))
-        each = [self.autoencoder(clients.task).init(generator(clients.task.seed, "own", name)) for name in clients.ids]
-        return {name: torch.cat([tree[name] for tree in each]) for name in each[0]}
-
-    @property
-    def _pretraining(self) -> TrainingSettings:
-        return replace(self.training, optimizer="adam", lr=self.pretrain_lr, weight_decay=0.0)
-
     @step
-    def train_autoencoder(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Trained]:
+    def train_autoencoder(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Encoder]:
         """Line 1 from the average, if there is one, else from where the client was."""
         graph, network = clients.graph, self.autoencoder(clients.task)
         params, moments = clients.state.autoencoder | down.params, clients.state.autoencoder_moments
@@ -416,28 +333,13 @@ class FedGgr(Method[Server, Kept]):
             # The server makes the average orthonormal; a client that nobody averages does so itself.
             params = params if down.params else orthonormal(params)
         else:
-            params, moments, loss = self.train_by_gradient(network, params, moments, graph)
+            params, moments, loss = network.train(params, moments, graph, self.pretrain_epochs, self._pretraining)
         kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
         sent = {name: params[name] for name in down.params}
-        return kept, Trained(clients.ids, sent, graph.sizes.float(), loss)
-
-    def train_by_gradient(
-        self, network: GraphAutoencoder, params: Tree, moments: Moments, graph: GraphBatch
-    ) -> tuple[Tree, Moments, Tensor]:
-        """(auto-encoders, moments, last loss [K]) after some epochs."""
-        params = {name: value.clone() for name, value in params.items()}
-        moments = {name: value.clone() for name, value in moments.items()}
-        x_NF, everybody = graph.x.dense(), torch.ones(len(graph.ids), dtype=torch.bool)
-        loss = torch.zeros(len(graph.ids), device=graph.device)
-        for _ in range(self.pretrain_epochs):
-            leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-            loss = network.loss(leaves, graph, x_NF)
-            grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
-            optimise(params, dict(zip(leaves, grads, strict=True)), moments, everybody, self._pretraining)
-        return params, moments, loss.detach()
+        return kept, Encoder(clients.ids, sent, graph.sizes.float(), loss)
 
     @step
-    def send_codes(self, clients: Clients[Kept], down: Model) -> tuple[Kept, Codes]:
+    def send_codes(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Codes]:
         """E_i; the auto-encoder has done its work."""
         params = clients.state.autoencoder | down.params
         with torch.no_grad():
@@ -446,56 +348,33 @@ class FedGgr(Method[Server, Kept]):
         return kept, Codes(clients.ids, Rows(codes_NP, clients.graph.segments.ptr))
 
     @step
-    def local_update(self, clients: Clients[Kept], down: Down) -> tuple[Kept, Up]:
+    def local_update(self, clients: Clients[Embedded], down: Down) -> tuple[Embedded, Up]:
         """Lines 3 and 4."""
         graph, z_NG = clients.graph, down.z.values
-        kept = clients.state.moments
+        params, moments = clients.state.params | down.params, clients.state.moments
         if not self.training.keep_optimizer:
-            kept = {name: torch.zeros_like(value) for name, value in kept.items()}
-        params, moments = clients.state.params | down.params, kept
+            moments = map_tree(torch.zeros_like, moments)
         loss, z_grads = torch.zeros(len(clients.ids)), []
-        for epoch in range(self.training.local_epochs):
+        settings = in_round(self.training, clients.round)
+        frozen = self.local_network(clients.task).frozen_names()
+        for epoch in range(settings.local_epochs):
             z_grads.append(torch.zeros_like(z_NG))
-            objective = partial(self.loss, task=clients.task, z_NG=z_NG, z_grad_NG=z_grads[-1])
-            frozen, this_one = self.local_network(clients.task).frozen_names(), range(epoch, epoch + 1)
+            objective = partial(self.loss, clients.task, z_NG, z_grads[-1])
             params, moments, loss = train_locally(
-                graph, params, moments, objective, self.training, clients.rng, frozen, this_one
+                graph, params, moments, objective, settings, clients.rng, frozen, range(epoch, epoch + 1)
             )
         longest = torch.full((len(clients.ids),), down.longest)
         state = replace(clients.state, params=params, moments=moments, z=down.z, longest=longest)
         sent = {name: params[name] for name in down.params}
-        z_grad = Rows(_returned(z_grads, self.returned), down.z.ptr)
+        z_grad = Rows(one_of(z_grads, self.returned), down.z.ptr)
         return state, Up(clients.ids, sent, z_grad, graph.sizes.float(), loss)
 
-    def loss(self, params: Tree, batch: Batch, task: Task, z_NG: Tensor, z_grad_NG: Tensor | None = None) -> Tensor:
+    def loss(self, task: Task, z_NG: Tensor, z_grad_NG: Tensor, params: Tree, batch: Batch) -> Tensor:
         """Equation (5) of each client [K]; going backward adds the gradient of Z to `z_grad_NG`."""
-        nodes = batch.view.nodes
-        local = batch.logits(self.local_network(task), params)
-        fused = torch.cat([local, z_NG[nodes]], 1) if self.gsl else local
-        if self.gsl and z_grad_NG is not None:
-            add = partial(_add_rows, z_grad_NG, nodes, local.shape[1])
-            fused.register_hook(add)  # type: ignore[no-untyped-call]
-            fused = self.hide_branches(fused, local.shape[1], batch.view.segments, batch.rng.fork("branches"))
-        fused = dropout(fused, batch.rng.fork("fusion"), self.fusion_dropout, batch.view.segments)
-        scores = self.classify(params, fused, batch.view.segments)
-        loss = torch.nn.functional.cross_entropy(scores, batch.graph.y[nodes], reduction="none")
-        return client_mean(loss, batch.view.segments.client, len(batch.graph.ids))
+        local_BL = batch.logits(self.local_network(task), params)
+        return self.fusion.loss(params, local_BL, batch, z_NG, z_grad_NG)
 
-    def hide_branches(self, fused: Tensor, width: int, segments: Segments, rng: Streams) -> Tensor:
-        """Half of `branch_dropout` of the rows lose their local part, another half the global one."""
-        if self.branch_dropout == 0:
-            return fused
-        draw = rng.uniform(segments.ptr).to(fused.dtype)
-        local, shared = draw >= self.branch_dropout / 2, draw < 1 - self.branch_dropout / 2
-        return torch.cat([fused[:, :width] * local, fused[:, width:] * shared], 1)
-
-    def classify(self, params: Tree, fused: Tensor, segments: Segments) -> Tensor:
-        """Equation (4) without its softmax."""
-        fused = torch.relu(fused) if self.activation == "relu" else fused
-        scores = segment_product(fused, params[f"{HEAD}.weight"], segments)
-        return activate(scores, params[f"{HEAD}.bias"], segments, relu=False)
-
-    def assemble(self, clients: Clients[Kept], deployed: Message) -> Model:
+    def assemble(self, clients: Clients[Embedded], deployed: Message) -> Model:
         """The model and Z_i, received or kept."""
         state, segments = clients.state, clients.graph.segments
         params, z, longest = state.params, state.z.values, max(int(state.longest.max()), int(clients.graph.sizes.max()))
@@ -506,7 +385,7 @@ class FedGgr(Method[Server, Kept]):
         if not self.gsl:
             return Model(clients.ids, params)
         padded = z.new_zeros(len(clients.ids), longest, z.shape[1])
-        padded[segments.client, _place(segments)] = z
+        padded[segments.client, segments.place] = z
         return Model(clients.ids, params | {GLOBAL: padded})
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
@@ -516,37 +395,6 @@ class FedGgr(Method[Server, Kept]):
         if self.gsl:
             padded = model.params[GLOBAL]
             known = graph.ids == model.ids
-            z = padded[segments.client, _place(segments)] if known else padded.new_zeros(segments.total, padded.shape[2])
+            z = padded[segments.client, segments.place] if known else padded.new_zeros(segments.total, padded.shape[2])
             fused = torch.cat([fused, z], 1)
-        return self.classify(model.params, fused, segments)
-
-
-def everybodys(codes: Tree) -> Tensor:
-    """E, clients in the order of their names, [N, P]."""
-    return torch.cat([value[0] for value in codes.values()])
-
-
-def _convolved(graph: LearnedGraph, h: Tensor, weight: Tensor, segments: Segments) -> Tensor:
-    """A* h W; edges carry the narrower of h and h W."""
-    if h.shape[1] <= weight.shape[2]:
-        return segment_product(graph.times(h), weight, segments)
-    return graph.times(segment_product(h, weight, segments))
-
-
-def _one_piece(rows: Tensor) -> Segments:
-    return Segments(torch.tensor([0, rows.shape[0]], device=rows.device))
-
-
-def _place(segments: Segments) -> Tensor:
-    """The position of each row inside its client, [N]."""
-    return torch.arange(segments.total, device=segments.ptr.device) - segments.ptr[:-1][segments.client]
-
-
-def _add_rows(z_grad_NG: Tensor, nodes: Tensor, local_width: int, fused_grad: Tensor) -> None:
-    z_grad_NG.index_add_(0, nodes, fused_grad[:, local_width:])
-
-
-def _returned(z_grads: Sequence[Tensor], which: str) -> Tensor:
-    if which == "mean":
-        return torch.stack(list(z_grads)).mean(0)
-    return z_grads[0] if which == "first" else z_grads[-1]
+        return self.fusion.classify(model.params, fused, segments)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.kernels import Segments
+from suture.core.kernels import Differentiable, Segments
 
 BLOCK_ENTRIES = 1 << 22
 """Similarities held at once: 16 MB, a few times over."""
@@ -27,11 +27,11 @@ def contrastive_loss(z_NH: Tensor, h_NH: Tensor, segments: Segments, temperature
     The positive pair is not in the denominator. A client with a single node has nothing to be told apart from: zero.
     """
     unit_z, unit_h = F.normalize(z_NH), F.normalize(h_NH.detach())
-    loss: Tensor = _Contrast.apply(unit_z, unit_h, segments, temperature)  # type: ignore[no-untyped-call]
+    loss: Tensor = _Contrast.apply(unit_z, unit_h, segments, temperature)
     return loss
 
 
-class _Contrast(torch.autograd.Function):
+class _Contrast(Differentiable):
     """Of unit vectors; the gradient is written down in the forward pass, while the similarities are at hand."""
 
     @staticmethod

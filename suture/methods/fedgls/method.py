@@ -42,7 +42,6 @@ Legend: K clients, G of them graphless, N nodes, F features, H width, C classes,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -51,20 +50,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.kernels import SparseMatrix, activate, segments_of
+from suture.core.kernels import activate
 from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import Streams, generator
-from suture.core.tree import Tree, map_tree, split
+from suture.core.tree import Tree, map_tree, prefixed, split, under
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Scores, Task, score, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
+from suture.methods.fedgls.edgeless import Edgeless
 from suture.nn.backbones import Backbone, Gcn, Mlp
 from suture.nn.graph_learner import GraphLearner, LearnedGraph
 from suture.nn.layers import project
 from suture.nn.topk import Links
-from suture.training.local import Moments, fresh_moments, optimise, sum_terms, train_locally
+from suture.settings import Count, NonNegative, Positive
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import Moments, descend, fresh_moments, in_round
 
 ENCODER, LEARNER = "encoder.", "learner."
 """What the names of phi and omega begin with; theta has the names of its backbone."""
@@ -94,22 +96,17 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     one_model: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
-    neighbours: int = 10
+    neighbours: Count = 10
     """Nodes that each node of a graphless client is linked with, besides itself."""
-    learner_lr: float = 0.001
+    learner_lr: NonNegative = 0.001
     """Gamma, the learning rate of the graph learner; 0 leaves the graph of nearest neighbours as it is."""
-    temperature: float = 0.2
+    temperature: Positive = 0.2
     """Tau of the contrastive loss."""
-    learner_layers: int = 2
+    learner_layers: Count = 2
     """Layers of the attentive encoder."""
 
     def __post_init__(self) -> None:
-        if self.neighbours < 1 or self.learner_layers < 1:
-            values = f"neighbours={self.neighbours}, learner_layers={self.learner_layers}"
-            raise ConfigError(f"fedgls needs neighbours and learner_layers >= 1, got {values}")
-        if self.learner_lr < 0 or self.temperature <= 0:
-            values = f"learner_lr={self.learner_lr}, temperature={self.temperature}"
-            raise ConfigError(f"fedgls needs learner_lr >= 0 and temperature > 0, got {values}")
+        super().__post_init__()
         object.__setattr__(self, "model", replace(self.model, kind="gcn"))
 
     def backbone(self, task: Task) -> Backbone:
@@ -130,7 +127,7 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         """The theta of FedAvg, with phi and omega."""
         theta = super().initial_params(task)
         phi = split(self.encoder(task).init(generator(task.seed, "initial encoder")), ["head.weight", "head.bias"])[1]
-        return theta | _prefixed(ENCODER, phi) | _prefixed(LEARNER, self.learner(task).init())
+        return theta | prefixed(ENCODER, phi) | prefixed(LEARNER, self.learner(task).init())
 
     def shared_names(self, task: Task) -> list[str]:
         """All but omega."""
@@ -145,7 +142,7 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         if clients.graph.pairs is not None:
             raise ConfigError("fedgls classifies nodes; choose another method for link prediction")
         params = self.fresh(clients).params
-        theta, phi, omega = _parts(params)
+        theta, phi, omega = parts(params)
         for_theta, for_phi, for_omega = (fresh_moments(part, self.training) for part in (theta, phi, omega))
         edgeless = Edgeless.of(clients.graph)
         with torch.no_grad():
@@ -156,35 +153,37 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     def local_update(self, clients: Clients[KeptGls], down: Model) -> tuple[KeptGls, Up]:
         """Lines 3-5."""
         graph, state, task, rng = clients.graph, clients.state, clients.task, clients.rng
-        theta, phi, omega = _parts(state.params | down.params)
+        theta, phi, omega = parts(state.params | down.params)
         moments = [state.moments, state.encoder_moments, state.learner_moments]
         if not self.training.keep_optimizer:
             moments = [map_tree(torch.zeros_like, kept) for kept in moments]
         theta_moments, phi_moments, omega_moments = moments
+        settings = in_round(self.training, clients.round)
 
         edgeless, links, weights, completed = Edgeless.of(graph), state.links, state.weights, graph
         if edgeless.nodes.numel():
             contrast = partial(self.contrast, edgeless, theta, phi, task=task, links=edgeless.unpacked(links))
-            omega, omega_moments = self._descend(contrast, omega, omega_moments, graph.graphless, self.learner_lr)
+            its_own = replace(self.training, lr=self.learner_lr)
+            omega, omega_moments, _ = descend(contrast, omega, omega_moments, its_own, graph.graphless)
             with torch.no_grad():
                 learned = self.learn(edgeless, omega, task)
             links, weights = edgeless.packed(*learned)
             completed = edgeless.completed(graph, learned[1])
 
-        loss, everyone = torch.zeros(len(clients.ids)), torch.ones_like(graph.graphless)
+        loss = torch.zeros(len(clients.ids))
         for epoch in range(self.training.local_epochs):
             theta, theta_moments, loss = train_locally(
                 completed,
                 theta,
                 theta_moments,
                 lambda p, batch: sum_terms(self.loss_terms(p, batch, p, clients)),
-                self.training,
+                settings,
                 rng,
                 epochs=range(epoch, epoch + 1),
             )
             distil = partial(self.distillation, completed, theta, task=task, rng=rng.fork("encoder", epoch))
-            phi, phi_moments = self._descend(distil, phi, phi_moments, everyone, self.training.lr)
-        params = theta | _prefixed(ENCODER, phi) | _prefixed(LEARNER, omega)
+            phi, phi_moments, _ = descend(distil, phi, phi_moments, settings)
+        params = theta | prefixed(ENCODER, phi) | prefixed(LEARNER, omega)
         sent = {name: params[name] for name in down.params}
         kept = KeptGls(clients.ids, params, theta_moments, phi_moments, omega_moments, links, weights)
         return kept, Up(clients.ids, sent, self.weight(clients), loss)
@@ -230,7 +229,7 @@ class FedGls(ModelAveraging[Server, KeptGls]):
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C]; those of graphless clients on S."""
-        theta, _, omega = _parts(model.params)
+        theta, _, omega = parts(model.params)
         edgeless = Edgeless.of(graph)
         if edgeless.nodes.numel():
             graph = edgeless.completed(graph, self.learn(edgeless, omega, task)[1])
@@ -240,73 +239,15 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     def evaluate(self, clients: Clients[KeptGls], deployed: Message) -> tuple[KeptGls, Scores]:
         """What `predict` finds, on the S that was kept."""
         graph, state = clients.graph, clients.state
-        theta, _, _ = _parts(self.assemble(clients, deployed).params)
+        theta, _, _ = parts(self.assemble(clients, deployed).params)
         edgeless, completed = Edgeless.of(graph), graph
         if edgeless.nodes.numel():
-            pairs = edgeless.unpacked(state.links).with_loops().both_ways
-            learned = LearnedGraph(pairs.row, pairs.col.long(), pairs.rowptr, state.weights.values)
-            completed = edgeless.completed(graph, learned)
+            completed = edgeless.completed(graph, edgeless.unpacked_graph(state.links, state.weights))
         with torch.no_grad():
             return state, score(graph, self.backbone(clients.task).logits(theta, completed))
 
-    def _descend(
-        self, loss: Callable[[Tree], Tensor], params: Tree, moments: Moments, active: Tensor, lr: float
-    ) -> tuple[Tree, Moments]:
-        """One optimiser step of the active clients on a loss [K]."""
-        leaf = map_tree(lambda value: value.detach().clone(memory_format=torch.contiguous_format).requires_grad_(), params)
-        grads = torch.autograd.grad(loss(leaf).sum(), list(leaf.values()))
-        params, moments = map_tree(Tensor.detach, leaf), map_tree(Tensor.clone, moments)
-        optimise(params, dict(zip(params, grads, strict=True)), moments, active, replace(self.training, lr=lr))
-        return params, moments
 
-
-@dataclass(frozen=True)
-class Edgeless:
-    """The nodes of graphless clients. Shapes: nodes [N'] flat positions in the batch; `x` has their features, K clients."""
-
-    nodes: Tensor
-    x: Features
-
-    @staticmethod
-    def of(graph: GraphBatch) -> Edgeless:
-        """Clients with edges have no node here."""
-        nodes = torch.nonzero(graph.graphless[graph.segments.client]).squeeze(1)
-        segments = segments_of(graph.segments.client[nodes], len(graph.ids))
-        return Edgeless(nodes, graph.x.take(nodes, segments))
-
-    def packed(self, links: Links, learned: LearnedGraph) -> tuple[Rows, Rows]:
-        """A graph as its client counts: links, and the weights of S."""
-        segments = self.x.segments
-        owner = segments.client[links.node]
-        first = segments.ptr[owner]
-        pairs = torch.stack([links.node - first, links.neighbour - first], 1)
-        entries = segments_of(segments.client[learned.row], segments.clients)
-        return Rows(pairs, segments_of(owner, segments.clients).ptr), Rows(learned.weight, entries.ptr)
-
-    def unpacked(self, links: Rows) -> Links:
-        """Links in positions among the nodes of all graphless clients."""
-        first = torch.repeat_interleave(self.x.segments.ptr[:-1], links.ptr.diff())
-        return Links(links.values[:, 0] + first, links.values[:, 1] + first, self.x.segments.total)
-
-    def completed(self, graph: GraphBatch, learned: LearnedGraph) -> GraphBatch:
-        """The batch in which graphless clients propagate with S, everybody else with its edges."""
-        base = graph.gcn_operator
-        theirs = ~graph.graphless[graph.segments.client[base.row]]
-        row = torch.cat([base.row[theirs], self.nodes[learned.row]])
-        col = torch.cat([base.col[theirs].long(), self.nodes[learned.col]])
-        val = torch.cat([base.val[theirs], learned.weight])
-        return graph.propagating_with(SparseMatrix.from_coo(row, col, val, (graph.num_nodes, graph.num_nodes)))
-
-
-def _prefixed(prefix: str, tree: Tree) -> Tree:
-    return {prefix + name: value for name, value in tree.items()}
-
-
-def _parts(params: Tree) -> tuple[Tree, Tree, Tree]:
+def parts(params: Tree) -> tuple[Tree, Tree, Tree]:
     """(theta, phi, omega), each under its own names."""
     theta = {name: value for name, value in params.items() if not name.startswith((ENCODER, LEARNER))}
-    phi, omega = (
-        {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
-        for prefix in (ENCODER, LEARNER)
-    )
-    return theta, phi, omega
+    return theta, under(ENCODER, params), under(LEARNER, params)

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suture.core.kernels import Differentiable
 from suture.core.tree import Tree, squared_distance
 
 MASK = "mask/"
 
 
-class _Masked(torch.autograd.Function):
+class _Masked(Differentiable):
     """The product and both penalties at once, because each pass over the weights of all clients counts.
 
     Made of single operations, the penalties would take longer than the rest of a client's epoch.
@@ -61,7 +62,7 @@ def masked_model(params: Tree, anchor: Tree) -> tuple[Tree, Tensor, Tensor]:
     distance = squared_distance(plain, anchor)
     size = torch.zeros_like(distance)
     for name, mask in masks.items():
-        model[name], own_size, own_distance = _Masked.apply(model[name], mask, anchor[name])  # type: ignore[no-untyped-call]
+        model[name], own_size, own_distance = _Masked.apply(model[name], mask, anchor[name])
         size, distance = size + own_size, distance + own_distance
     return model, size, distance
 

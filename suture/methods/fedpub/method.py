@@ -39,7 +39,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,14 +47,15 @@ from torch import Tensor
 from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree, mix
-from suture.errors import ConfigError, unknown
+from suture.errors import ConfigError
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import Averaging, Kept, Trained
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
-from suture.methods.fedpub.wire import Layout, SparseModel, everything, restored, support_of, thinned
+from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
-from suture.training.local import Batch
+from suture.settings import Cosine, Count, NonNegative, Share
+from suture.training.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,13 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     paper: ClassVar[str] = "Baek et al., ICML 2023"
     one_model: ClassVar[bool] = False
 
-    tau: float = 3.0
+    tau: NonNegative = 3.0
     """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
-    lambda1: float = 0.001
+    lambda1: NonNegative = 0.001
     """Weight of the masks' L1 norm, which empties them."""
-    lambda2: float = 0.001
+    lambda2: NonNegative = 0.001
     """Weight of the distance between a client's model and the one it was sent."""
-    threshold: float | None = None
+    threshold: NonNegative | None = None
     """Mask entries below this are zero in tests, and their weights are not sent; unset: lambda1, as in the public code."""
     mask: bool = True
     """Learn masks; without (Figure 7) models are only averaged."""
@@ -141,35 +142,18 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     """mean: lambda1 times the mean mask entry; sum: equation (4) to the letter."""
     similarity: Literal["function", "parameters", "gradients", "labels", "none"] = "function"
     """Compare models by outputs, weights, their change in the round, or label counts, which LEAKS them; or not at all."""
-    community: float = -1.0
+    community: Cosine = -1.0
     """Average only models with a similarity above this (Table 11: 0.5); -1 averages all, 1 makes everybody train alone."""
     proxy: Literal["sbm", "erdos-renyi", "single-node", "own-features"] = "sbm"
     """The random graph models are compared on; own-features LEAKS an embedding of every client's own features."""
-    proxy_blocks: int = 5
+    proxy_blocks: Count = 5
     """Blocks of the random graph."""
-    proxy_block_size: int = 100
+    proxy_block_size: Count = 100
     """Nodes of each block."""
-    proxy_p_in: float = 0.1
+    proxy_p_in: Share = 0.1
     """Chance of a link inside a block."""
-    proxy_p_out: float = 0.01
+    proxy_p_out: Share = 0.01
     """Chance of a link between blocks; 0 in the authors' public code."""
-
-    def __post_init__(self) -> None:
-        at_least_zero = {"tau": self.tau, "lambda1": self.lambda1, "lambda2": self.lambda2, "threshold": self.threshold}
-        for key, value in at_least_zero.items():
-            if value is not None and value < 0:
-                raise ConfigError(f"fedpub.{key} must be >= 0, got {value}")
-        if not -1 <= self.community <= 1:
-            raise ConfigError(f"fedpub.community is a cosine, from -1 to 1, got {self.community}")
-        if min(self.proxy_blocks, self.proxy_block_size) < 1:
-            raise ConfigError(f"fedpub needs proxy blocks, got {self.proxy_blocks} of {self.proxy_block_size} nodes")
-        for key in ("proxy_p_in", "proxy_p_out"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ConfigError(f"fedpub.{key} is a probability, from 0 to 1, got {getattr(self, key)}")
-        kinds = get_type_hints(FedPub)
-        for key in ("regularise", "l1_norm", "similarity", "proxy"):
-            if getattr(self, key) not in get_args(kinds[key]):
-                raise unknown(f"fedpub.{key}", getattr(self, key), get_args(kinds[key]))
 
     @property
     def hides_below(self) -> float:
@@ -293,9 +277,9 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         return Model(clients.ids, clients.state.model)
 
 
-def layout_of(params: Tree) -> Layout:
+def layout_of(params: Tree) -> RowLayout:
     """The layout of what a client keeps, whose masks say which parameters have one."""
-    return Layout.of(weights_of(params), masks_of(params))
+    return RowLayout.of(weights_of(params), masks_of(params))
 
 
 def label_similarity(counts_KC: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from suture.core.kernels import pointers
 from suture.core.message import Kind, Message, Rows
 from suture.core.tree import Tree
 from suture.errors import IntegrityError
@@ -32,17 +33,17 @@ class SparseModel(Message):
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """The order of a model's parameters in its row: names and shapes without the client axis."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
     @staticmethod
-    def of(params: Tree, masked_names: Iterable[str]) -> Layout:
+    def of(params: Tree, masked_names: Iterable[str]) -> RowLayout:
         """Parameters with a mask, then the others, each sorted: trees come back from checkpoints in another order."""
         masked = sorted(masked_names)
         order = [*masked, *sorted(set(params) - set(masked))]
-        return Layout(tuple((name, tuple(params[name].shape[1:])) for name in order))
+        return RowLayout(tuple((name, tuple(params[name].shape[1:])) for name in order))
 
     @property
     def entries(self) -> int:
@@ -67,7 +68,7 @@ def support_of(kept_KM: Tensor) -> Rows:
     bits = np.ones((int(sparse_K.sum()), 8 * width), dtype=bool)  # what follows the last mask travels
     bits[:, :masked] = kept_KM[sparse_K.to(kept_KM.device)].cpu().numpy()
     packed = torch.from_numpy(np.packbits(bits, axis=1)).flatten()
-    return Rows(packed.to(kept_KM.device), _pointers(sparse_K * width))
+    return Rows(packed.to(kept_KM.device), pointers(sparse_K * width))
 
 
 def everything(clients: int) -> Rows:
@@ -93,8 +94,8 @@ def thinned(row_KP: Tensor, support: Rows) -> Rows:
     """The entries that travel."""
     chosen = travels(support, row_KP.shape[1])
     if chosen is None:
-        return Rows(row_KP.reshape(-1), _pointers(torch.full((row_KP.shape[0],), row_KP.shape[1])))
-    return Rows(row_KP[chosen], _pointers(chosen.sum(1).cpu()))
+        return Rows(row_KP.reshape(-1), pointers(torch.full((row_KP.shape[0],), row_KP.shape[1])))
+    return Rows(row_KP[chosen], pointers(chosen.sum(1).cpu()))
 
 
 def restored(model: SparseModel, entries: int, missing: Callable[[], Tensor]) -> Tensor:
@@ -107,7 +108,3 @@ def restored(model: SparseModel, entries: int, missing: Callable[[], Tensor]) ->
     if chosen is None:
         return model.values.values.view(len(model.ids), entries)
     return missing().masked_scatter(chosen, model.values.values)
-
-
-def _pointers(lengths: Tensor) -> Tensor:
-    return torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])

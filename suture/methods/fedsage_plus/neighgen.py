@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.kernels import Segments, activate, segment_product
-from suture.core.tree import Tree
+from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import GraphBatch, View
 from suture.nn import layers
 from suture.nn.backbones import Sage
@@ -58,7 +58,7 @@ class NeighGen:
 
     def init(self, rng: torch.Generator) -> Tree:
         """Fresh weights [1, ...]."""
-        tree = {f"{ENCODER}{name}": value for name, value in self.encoder.init(rng).items()}
+        tree = prefixed(ENCODER, self.encoder.init(rng))
         tree |= layers.linear_init("count", self.latent, 3, rng)
         tree["count.bias"] += RARE
         tree |= layers.linear_init("feature1", self.latent, self.width, rng)
@@ -70,7 +70,7 @@ class NeighGen:
         self, params: Tree, graph: GraphBatch, view: View | None = None, sampled: SampledBatch | None = None
     ) -> Tensor:
         """Embeddings [N, Z], or [B, Z] of a view's nodes, from all neighbours or from sampled ones."""
-        own = {name.removeprefix(ENCODER): value for name, value in params.items() if name.startswith(ENCODER)}
+        own = under(ENCODER, params)
         if sampled is not None:
             return torch.relu(self.encoder.sampled_logits(own, sampled))
         return torch.relu(self.encoder.embed(own, graph, view=view))

@@ -1,4 +1,4 @@
-"""Mending: generated neighbours hang off the node they were generated for, and every client's graph grows by its own.
+"""Patches: generated neighbours hang off the node they were generated for, and every client's graph grows by its own.
 
 A generated node has an edge to and from its source and no other. It has no label and no role, so it is neither trained on
 nor tested; it only speaks to its source (and, through it, to the source's neighbours). A client's own nodes come first,
@@ -78,15 +78,13 @@ def usual_neighbour(graph: GraphBatch) -> Tensor:
     return averaged(SparseMatrix(rowptr, everybody, share, graph.num_nodes), graph.x)
 
 
-def mended(graph: GraphBatch, patch: Patch) -> GraphBatch:
+def with_generated_nodes(graph: GraphBatch, patch: Patch) -> GraphBatch:
     """The clients' graphs with their generated nodes."""
     if patch.total == 0:
         return graph
-    added = patch.source.ptr.diff()
     own, generated = graph.num_nodes, patch.total
     ptr = graph.segments.ptr + patch.source.ptr
-    segments = Segments(ptr)
-    added_owner = torch.repeat_interleave(torch.arange(len(graph.ids), device=graph.device), added)
+    segments, added_owner = Segments(ptr), Segments(patch.source.ptr).client
     # Where own and generated nodes end up: an own node moves by what earlier clients generated.
     place_own = torch.arange(own, device=graph.device) + patch.source.ptr[:-1][graph.segments.client]
     place_new = torch.arange(generated, device=graph.device) + graph.segments.ptr[1:][added_owner]

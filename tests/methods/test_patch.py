@@ -11,7 +11,7 @@ from suture.core.kernels import SparseMatrix
 from suture.core.message import Rows
 from suture.graph.batch import Features, GraphBatch, batch_of
 from suture.graph.synthetic import contextual_block_model
-from suture.methods.fedsage_plus.mend import Patch, kept_entries, largest_entries, mended, no_patch
+from suture.methods.fedsage_plus.patch import Patch, kept_entries, largest_entries, no_patch, with_generated_nodes
 
 
 def _clients(dense: bool = False) -> GraphBatch:
@@ -37,7 +37,7 @@ def _patch(graph: GraphBatch) -> tuple[Patch, torch.Tensor]:
 def test_generated_nodes_hang_off_their_source(dense: bool) -> None:
     graph = _clients(dense)
     patch, rows = _patch(graph)
-    grown = mended(graph, patch)
+    grown = with_generated_nodes(graph, patch)
     assert grown.segments.ptr.tolist() == [0, 14, 22, 33]
     new, sources = [12, 13, 32], [3, 3, 22 + 9]
     for node, source, row in zip(new, sources, rows, strict=True):
@@ -52,7 +52,7 @@ def test_generated_nodes_hang_off_their_source(dense: bool) -> None:
 @pytest.mark.parametrize("dense", [False, True])
 def test_own_nodes_are_as_they_were(dense: bool) -> None:
     graph = _clients(dense)
-    grown = mended(graph, _patch(graph)[0])
+    grown = with_generated_nodes(graph, _patch(graph)[0])
     again = grown.induced(torch.nonzero(grown.node_id >= 0).squeeze(1))
     assert {tuple(e) for e in again.edge_index.T.tolist()} == {tuple(e) for e in graph.edge_index.T.tolist()}
     torch.testing.assert_close(again.x.dense(), graph.x.dense())
@@ -64,14 +64,17 @@ def test_own_nodes_are_as_they_were(dense: bool) -> None:
 def test_a_client_mends_the_same_way_alone() -> None:
     graph = _clients()
     patch, _ = _patch(graph)
-    together, alone = mended(graph, patch).select(["c"]), mended(graph.select(["c"]), patch.select(["c"]))
+    together, alone = (
+        with_generated_nodes(graph, patch).select(["c"]),
+        with_generated_nodes(graph.select(["c"]), patch.select(["c"])),
+    )
     assert torch.equal(together.edge_index.sort(1).values, alone.edge_index.sort(1).values)
     assert torch.equal(together.x.dense(), alone.x.dense())
 
 
 def test_nothing_generated_changes_nothing() -> None:
     graph = _clients()
-    assert mended(graph, no_patch(graph, 4)) is graph
+    assert with_generated_nodes(graph, no_patch(graph, 4)) is graph
 
 
 def test_the_largest_entries_are_kept() -> None:

@@ -1,0 +1,38 @@
+"""Options and help of `suture data ...`; what these commands do is in `suture.commands.data`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from suture.commands import options as opt
+from suture.commands.registering import command
+
+data_app = typer.Typer(rich_markup_mode=None)
+
+
+@command(data_app, "list", "suture data list")
+def data_list(data_root: opt.DataRoot = None) -> None:
+    """List every dataset and whether it is here."""
+    from suture.commands import data
+
+    data.show_list(data_root)
+
+
+@command(data_app, "get", "suture data get cora citeseer")
+def data_get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets")], data_root: opt.DataRoot = None
+) -> None:
+    """Fetch datasets and check them against their published hashes."""
+    from suture.commands import data
+
+    data.fetch(names, data_root)
+
+
+@command(data_app, "info", "suture data info cora", "suture data info csbm")
+def data_info(name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset")], data_root: opt.DataRoot = None) -> None:
+    """Describe one dataset: size, source, licence, files; for a generated one its arguments."""
+    from suture.commands import data
+
+    data.show_info(name, data_root)

@@ -1,0 +1,166 @@
+"""Options and help of `suture federation|coordinator|owner ...`; what they do is in `kits` and `federating`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suture.commands import options as opt
+from suture.commands.registering import command
+
+federation_app = typer.Typer(rich_markup_mode=None)
+coordinator_app = typer.Typer(rich_markup_mode=None)
+owner_app = typer.Typer(rich_markup_mode=None)
+
+
+@command(
+    federation_app,
+    "create",
+    "suture federation create --owners clinic-a,clinic-b,clinic-c --server localhost:8102 --out kits",
+)
+def federation_create(
+    owners: Annotated[str, typer.Option(metavar="A,B,C", help="Names of the owners")],
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where owners will reach the coordinator")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the kits")] = Path("kits"),
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the federation")] = "suture",
+    scheme: Annotated[str, typer.Option(metavar="NAME", help="tcp is fastest, http passes proxies, grpc")] = "tcp",
+) -> None:
+    """Make one start-up kit for each party.
+
+    A kit holds that party's private key: hand it over on a safe way, and keep the folder `authority` to yourself.
+    """
+    from suture.commands import kits
+
+    kits.create(opt.words(owners), server, out, name, scheme)
+
+
+@command(coordinator_app, "start", "suture coordinator start kits/coordinator")
+def coordinator_start(kit: opt.KitFolder, plugins: opt.Plugins = None) -> None:
+    """Be the coordinator, in the foreground, until Ctrl-C."""
+    from suture.commands import kits
+
+    kits.start_coordinator(kit, plugins or ())
+
+
+@command(
+    owner_app,
+    "start",
+    "suture owner start kits/clinic-a --data clinic-a.safetensors",
+    "suture owner start kits/clinic-a --data graph.npz --policy policy.toml",
+)
+def owner_start(
+    kit: opt.KitFolder,
+    data: Annotated[Path, typer.Option(metavar="FILE", help="This owner's graph, .safetensors or .npz; it stays here")],
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What this owner accepts, in TOML  [default: every method]")
+    ] = None,
+    plugins: opt.Plugins = None,
+) -> None:
+    """Be an owner, in the foreground, until Ctrl-C."""
+    from suture.commands import federating
+
+    federating.start_owner(kit, data, policy, plugins or ())
+
+
+@command(
+    owner_app, "predict", "suture owner predict kits/clinic-a", "suture owner predict kits/clinic-a --run RUN --out p.csv"
+)
+def owner_predict(
+    kit: opt.KitFolder,
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Which run  [default: the last finished one]")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="CSV to write  [default: print it]")] = None,
+) -> None:
+    """Get the predictions for this owner's nodes.
+
+    Model and predictions are with the owner since the run was finished; nobody is asked.
+    """
+    from suture.commands import kits
+
+    kits.predict(kit, run, out)
+
+
+@command(owner_app, "ledger", "suture owner ledger kits/clinic-a", "suture owner ledger kits/clinic-a --run RUN")
+def owner_ledger(
+    kit: opt.KitFolder,
+    run: Annotated[str | None, typer.Option(metavar="NAME", help="Only this run  [default: all]")] = None,
+) -> None:
+    """Show what has left this owner, and what it has refused."""
+    from suture.commands import kits
+
+    kits.show_ledger(kit, run)
+
+
+@command(
+    federation_app,
+    "run",
+    "suture federation run --kit kits/operator --method fedavg --set rounds=50",
+    "suture federation run --kit kits/operator --method fedprox --protocol fedsage-louvain --on-loss continue",
+)
+def federation_run(
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")],
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method, or FILE.py:CLASS of your own  [default: fedavg]")
+    ] = None,
+    protocol: opt.ProtocolName = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Take the protocol's values for this dataset, and its name as a label")
+    ] = None,
+    seed: opt.Seed = None,
+    overrides: opt.Overrides = None,
+    config: opt.Config = None,
+    out: opt.Out = None,
+    on_loss: Annotated[str, typer.Option(metavar="WORD", help="A lost owner: wait for it, or continue without")] = "wait",
+    step_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds an owner may take for one step")] = 600.0,
+    patience: Annotated[float, typer.Option(metavar="S", help="Seconds a failed call is repeated")] = 10.0,
+    min_owners: Annotated[int, typer.Option(metavar="N", min=1, help="continue: fewest owners in a round")] = 2,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Secure aggregation: the coordinator learns sums of updates only")
+    ] = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Train one method between the owners, follow it live, and get the run folder.
+
+    Ctrl-C finishes the current round; `suture federation resume` goes on from there.
+    """
+    from suture.commands import federating, request
+
+    asked = request.Request(
+        protocol=protocol,
+        dataset=dataset or "federation",
+        methods=None if method is None else (method,),
+        seeds=None if seed is None else (seed,),
+        overrides=tuple(overrides or ()),
+        config=config,
+        single=True,
+    )
+    faults = {"on_loss": on_loss, "step_timeout": step_timeout, "patience": patience, "min_owners": min_owners}
+    federating.run(kit, asked, faults, secure, out, quiet)
+
+
+@command(federation_app, "resume", "suture federation resume runs/20260101-120000-federation-fedpub-disjoint")
+def federation_resume(path: opt.RunFolder, quiet: opt.Quiet = False) -> None:
+    """Go on with a run from its last finished round.
+
+    It ends with the same numbers as if nothing had happened, whoever was killed in between.
+    """
+    from suture.commands import federating
+
+    federating.resume(path, quiet)
+
+
+@command(federation_app, "status", "suture federation status --kit kits/operator")
+def federation_status(kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")]) -> None:
+    """Show who is connected and what is running."""
+    from suture.commands import kits
+
+    kits.status(kit)
+
+
+@command(federation_app, "stop", "suture federation stop runs/mine")
+def federation_stop(path: opt.RunFolder) -> None:
+    """Stop a run after its current round."""
+    from suture.commands import federating
+
+    federating.stop(path)

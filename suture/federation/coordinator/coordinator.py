@@ -1,0 +1,194 @@
+"""The coordinator's part of a run between owners, on any transport: the same run folder as an embedded run leaves.
+
+A run is carried out in one or several legs. A leg ends when the run is finished, when it was asked to stop, or when an
+owner is lost and the run has to wait; the next leg goes on from the last finished round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suture.core.storage import make_folder, read_json, write_json
+from suture.errors import DataError, StorageError, SutureError
+from suture.federation.coordinator.attendance import OwnersLost
+from suture.federation.coordinator.cohort import OwnersCohort
+from suture.federation.wire.frames import Frame
+from suture.federation.wire.orders import ORDER, Order
+from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
+from suture.federation.wire.status import PROGRESS, STATUS, State, Status
+from suture.federation.wire.terms import Terms, terms_of
+from suture.method import Method, Task
+from suture.methods import DOOR, Methods, door_with
+from suture.plugins import absolute
+from suture.privacy.ledger import RunLedger
+from suture.runs.execute import robust_for
+from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_plan
+from suture.runs.loop import Interrupted, Runner
+from suture.runs.outcome import Outcome, Tick
+from suture.runs.plan import Plan
+from suture.seam import Audit, Transport
+from suture.settings import Protocol
+
+SETTINGS = "coordinator.json"
+
+
+def let_in(plugins: Sequence[str], home: Path) -> None:
+    """Check methods of the coordinator's own, such as `fedgta.py:FedGTA`, and write down where they are."""
+    door_with(plugins)
+    write_json(make_folder(home) / SETTINGS, {"plugins": [absolute(one, "method") for one in plugins]})
+
+
+def door_at(home: Path) -> Methods:
+    """Installed methods, and those that `let_in` wrote down."""
+    kept = read_json(home / SETTINGS, "coordinator's settings") if (home / SETTINGS).exists() else {}
+    plugins = kept.get("plugins", [])
+    return door_with(map(str, plugins if isinstance(plugins, list) else []))
+
+
+def open_folder(order: Order, path: Path, door: Methods) -> tuple[RunFolder, Plan]:
+    """The run's folder, new or begun, and the plan in it."""
+    source, is_new = door.source(order.method, door.by_name(order.method)), not is_begun(path)
+    asked = Asked.by_federation(order.dataset, order.method, order.seed, [source] if source else [])
+    folder = RunFolder.open(path, asked, order.config, None, every_round=True)
+    if is_new:
+        write_json(path / ORDER, order.as_json())
+    return folder, read_plan(path)
+
+
+@dataclass
+class Coordinator:
+    """Carries out one order, on any transport, in one leg."""
+
+    order: Order
+    path: Path
+    transport: Transport
+    audit: Audit
+    stop: Callable[[], bool] = lambda: False
+    door: Callable[[], Methods] = lambda: DOOR
+    """The methods it has; looked for when they are needed, so that one that is gone is the run's failure, not the job's."""
+
+    def __post_init__(self) -> None:
+        self.tick: Tick | None = None
+        self.cohort: OwnersCohort[Any] | None = None
+        self.status = Status(self.order.run, self.order.method, State.RUNNING, time.time())
+
+    def carry_on(self) -> Outcome | None:
+        """Go on to the end, or to where this leg has to end (None)."""
+        done = read_outcome(self.path)
+        if done is not None:
+            self._note(State.FINISHED)
+            return done
+        try:
+            with alone_in(self.path):
+                outcome = self._carry_on()
+        except OwnersLost as error:
+            why = Reason(Code.NO_ANSWER, str(error))
+            self.audit.note("waiting", run=self.order.run, **why.as_json())
+            self._note(State.WAITING, why)
+            return None
+        except Interrupted as error:
+            self._note(State.STOPPED, Reason.of(error))
+            return None
+        except SutureError as error:
+            self.audit.note("run refused", run=self.order.run, **Reason.of(error).as_json())
+            self._note(State.REFUSED if isinstance(error, Refused) else State.FAILED, Reason.of(error))
+            raise
+        finally:
+            if self.cohort is not None:
+                self.cohort.close()
+        self._note(State.FINISHED)
+        return outcome
+
+    def _carry_on(self) -> Outcome:
+        folder, made = open_folder(self.order, self.path, self.door())
+        try:
+            features, classes = self._described()
+            terms = terms_of(made, features, classes, self.order.secure)
+            return self._run(folder, made.methods[0], made.protocol, terms)
+        finally:
+            folder.close()
+
+    def _run(self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, terms: Terms) -> Outcome:
+        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link", metric=terms.metric)
+        ledger, robust = RunLedger(folder.ledger), robust_for(method, self.order.secure)
+        self.cohort = cohort = OwnersCohort.start(
+            method,
+            task,
+            self.order.run,
+            self.transport,
+            terms.as_json(),
+            self.audit,
+            faults=self.order.faults,
+            ledger=ledger,
+            secure=self.order.secure,
+            robust=robust,
+        )
+        runner = Runner(method, protocol, task, cohort, ledger, folder, robust=robust)
+        runner.carry_on(self._watch, self.stop)
+        _, server = runner.reported()
+        shared = runner.shared()
+        cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
+        outcome = runner.outcome(self.order.dataset, None)
+        folder.finish(outcome, [shared] if shared is not None else [], method)
+        for owner in outcome.suspects:
+            self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")
+        self.audit.note("run finished", run=self.order.run, method=method.name)
+        return outcome
+
+    def _described(self) -> tuple[int, int]:
+        """Features and classes, as all owners say; an owner that differs is named."""
+        answers: dict[str, tuple[int, int]] = {}
+        missing: dict[str, Reason] = {}
+        for owner in self.transport.owners:
+            try:
+                data = self.transport.call(owner, Frame({"verb": "describe"}).pack(), self.order.faults.step_timeout)
+                frame = Frame.unpack(data)
+                if (refused := frame.refused) is not None:
+                    raise Refused(f"owner {owner} refuses: {refused}", refused.code)
+                answers[owner] = frame.number("features"), frame.number("classes")
+            except Unreachable as error:
+                missing[owner] = Reason.of(error)
+        if not answers or (missing and self.order.faults.on_loss == "wait"):
+            raise OwnersLost(missing)
+        widths = {owner: features for owner, (features, _) in answers.items()}
+        if len(set(widths.values())) > 1:
+            shown = ", ".join(f"{owner} has {width}" for owner, width in widths.items())
+            raise DataError(f"owners must have the same features: {shown}; prepare their files alike")
+        return next(iter(widths.values())), max(classes for _, classes in answers.values())
+
+    def _watch(self, tick: Tick) -> None:
+        self.tick = tick
+        self._note(State.RUNNING)
+
+    def _note(self, state: State, reason: Reason | None = None) -> None:
+        """What `suture federation status` shows."""
+        progress = {name: getattr(self.tick, name) for name in PROGRESS} if self.tick is not None else {}
+        absent = self.cohort.absent if self.cohort else {}
+        lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
+        self.status = Status(self.order.run, self.order.method, state, time.time(), absent=lost, reason=reason, **progress)
+        if state != State.RUNNING:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / STATUS, self.status.as_json())
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, seconds: float = 60.0) -> Iterator[None]:
+    """One process at a time: the job process of a coordinator that was killed may take a moment to notice."""
+    make_folder(folder)
+    with (folder / ".lock").open("w") as lock:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise StorageError(f"{folder} is in use by another process; stop that one first") from None
+                time.sleep(0.2)
+        yield

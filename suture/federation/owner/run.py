@@ -1,0 +1,217 @@
+"""One run at an owner: declared steps on its own graph with K = 1, each written into a journal before it is answered."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+
+from suture.core.message import Message, Model, Nothing
+from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_atomically, write_json
+from suture.core.streams import Streams
+from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
+from suture.federation.wire.checks import check_finite
+from suture.federation.wire.reasons import Code, Refused
+from suture.federation.wire.signatures import Signature, read, signature, wire_types
+from suture.graph.batch import GraphBatch
+from suture.method import Clients, Method, S, Task
+from suture.privacy.disclosure import EVALUATION_STEP
+from suture.privacy.ledger import RunLedger
+from suture.privacy.secure_aggregation import Member
+from suture.runs.checkpoint import load_models, save_models
+
+TERMS = "terms.json"
+MODEL, PREDICTIONS = "model.safetensors", "predictions.csv"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What an owner has agreed to in a run: installed code, its own graph, and what may leave."""
+
+    method: Method[Any, Any]
+    graph: GraphBatch
+    task: Task
+    permit: Callable[[str, Message], None]
+    """(step, reply): raises `Refused` where the owner's policy forbids what would leave."""
+    secure: bool = False
+    """Replies to summed steps leave under secure aggregation only."""
+    salt: str = ""
+    """A secret of the owner in its random streams, where noise must not be known to the coordinator."""
+    noisy: Mapping[str, int] = field(default_factory=dict)
+    """Steps that cost privacy, and how often each may be run in this run: that often it has been accounted for."""
+
+
+class RunAtOwner(Generic[S]):
+    """One open run, with its journal, its ledger and its models."""
+
+    def __init__(self, name: str, agreed: Agreement, folder: Path, terms: dict[str, Json], number: int) -> None:
+        self.name, self.agreed, self.folder = name, agreed, make_folder(folder)
+        before = read_json(folder / TERMS, "terms") if (folder / TERMS).exists() else None
+        if number == 0 or before != terms:
+            # Another run, or the same one from its start: nothing of it has been answered yet. What has been charged to a
+            # budget and which sums have been opened stays: a coordinator cannot make an owner forget that.
+            for old in ("journal", "retained"):
+                shutil.rmtree(folder / old, ignore_errors=True)
+        write_json(folder / TERMS, terms)
+        self.charged = folder / "charged.txt"
+        self.steps = type(agreed.method).steps()
+        self.known = wire_types(type(agreed.method))
+        self.journal = Journal(folder / "journal")
+        method, graph, task = agreed.method, agreed.graph, agreed.task
+        self.initial: S = method.init_clients(Clients(graph, Nothing(graph.ids), self._rng("init"), task))
+        ledger = folder / "ledger.jsonl"
+        self.lines = LineFile(ledger, ledger.stat().st_size if ledger.exists() else 0)
+        self.ledger = RunLedger(self.lines)
+        for line in read_lines(ledger):
+            if line["step"] != EVALUATION_STEP:
+                self.ledger.totals["up"] += sum(line["bytes"])
+        self.member: Member | None = None
+        last = self.journal.last_before(LATER_THAN_ANY)
+        self.held: tuple[int, S] = (last.number, self._state(last)) if last else (0, self.initial)
+
+    def _rng(self, *labels: int | str) -> Streams:
+        secret = (self.agreed.salt,) if self.agreed.salt else ()
+        return Streams.of(self.agreed.task.seed, self.agreed.graph.ids, *labels, *secret, device=self.agreed.graph.device)
+
+    def _state(self, entry: Entry) -> S:
+        return type(self.initial).unpack(entry.state)
+
+    def state_before(self, number: int) -> S:
+        """What the owner kept when it was asked step `number`."""
+        if self.held[0] < number:
+            return self.held[1]
+        last = self.journal.last_before(number)
+        return self._state(last) if last else self.initial
+
+    def ask(self, step: str, number: int, base: int, body: bytes, round: int) -> tuple[Message, bytes]:
+        """Answer a numbered step: from the journal, or by running it."""
+        if number == 0:
+            raise Refused("steps are numbered from 1", Code.MALFORMED)
+        declared = self._declared(step)
+        mark = hashlib.sha256(f"{step} {round}".encode() + b"\0" + body).hexdigest()
+        known = self.journal.get(number)
+        if known is None or known.digest != mark:
+            message = self._message(step, body)
+            # The same noise on two contents could be subtracted; without noise the streams are those of an embedded run.
+            content = (self._charge(step, mark),) if step in self.agreed.noisy else ()
+            rng = self._rng("ask", number, *content)
+            state, reply = self._run(declared, self.state_before(number), message, rng, round)
+            self.agreed.permit(step, reply)
+            packed = reply.pack()
+            self.journal.put(Entry(number, mark, state.pack(), packed))
+            self.held = (number, state)
+        else:
+            packed = known.reply
+            reply = read(packed, self._signature(step).reply, self.known)
+        self.journal.forget_before(base)
+        return reply, packed
+
+    def _charge(self, step: str, mark: str) -> str:
+        """Write a noisy step down before it is run, and refuse one more than has been accounted for."""
+        with disk_errors("read", self.charged):
+            before = set(self.charged.read_text().splitlines()) if self.charged.exists() else set()
+        line = f"{step} {mark}"
+        if line not in before:
+            if sum(other.startswith(f"{step} ") for other in before) >= self.agreed.noisy[step]:
+                raise Refused(
+                    f"the privacy budget is spent: {step} was accounted for {self.agreed.noisy[step]} times", Code.BUDGET
+                )
+            with disk_errors("write", self.charged), self.charged.open("a") as file:
+                file.write(f"{line}\n")
+        return mark
+
+    def evaluate(self, number: int, body: bytes) -> Message:
+        """Test the model; nothing is kept."""
+        declared = self._declared(EVALUATION_STEP)
+        message = self._message(EVALUATION_STEP, body)
+        _, reply = self._run(declared, self.state_before(number + 1), message, self._rng("ask", number))
+        self.agreed.permit(EVALUATION_STEP, reply)
+        return reply
+
+    def retain(self, number: int, base: int, body: bytes) -> None:
+        """Keep the complete model as it is after step `number`, for the owner's own use."""
+        self._save(self.folder / "retained" / f"{number:08d}.safetensors", self._model(number, body))
+        earlier = [n for n in self._retained() if n <= base]
+        with disk_errors("clean", self.folder):
+            for old in earlier[:-1]:
+                (self.folder / "retained" / f"{old:08d}.safetensors").unlink(missing_ok=True)
+
+    def record(self, number: int, step: str, reply: Message) -> None:
+        """Write down what leaves, before it does."""
+        self.ledger.record(number, step, "up", reply)
+        self.lines.flush()
+
+    def rewind(self, number: int) -> None:
+        """The coordinator goes on from step `number`: forget models retained after it."""
+        with disk_errors("clean", self.folder):
+            for late in [n for n in self._retained() if n > number]:
+                (self.folder / "retained" / f"{late:08d}.safetensors").unlink(missing_ok=True)
+
+    def finish(self, number: int, body: bytes) -> None:
+        """Leave the reported model and its predictions with the owner: the last retained one, or the one that came."""
+        method, graph, task = self.agreed.method, self.agreed.graph, self.agreed.task
+        kept = self._retained()
+        if body:
+            model = self._model(number, body)
+        elif kept:
+            models, _ = load_models(self.folder / "retained" / f"{kept[-1]:08d}.safetensors")
+            model = Model(graph.ids, models[graph.ids[0]])
+        else:
+            raise Refused("no model was handed over or retained", Code.MALFORMED)
+        self._save(self.folder / MODEL, model)
+        with torch.no_grad():
+            predicted = method.predict(graph, model, task)
+        if graph.pairs is None:
+            lines = io.StringIO()
+            rows = csv.writer(lines)
+            rows.writerow(["node", "prediction"])
+            rows.writerows(zip(graph.node_id.tolist(), predicted.argmax(1).tolist(), strict=True))
+            write_atomically(self.folder / PREDICTIONS, lines.getvalue().encode())
+        write_json(self.folder / "finished.json", {"run": self.name, "method": method.name, "nodes": graph.num_nodes})
+
+    def _retained(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.folder / "retained").glob("*.safetensors"))
+
+    def _model(self, number: int, body: bytes) -> Model:
+        deployed = self._message(EVALUATION_STEP, body)
+        clients = Clients(self.agreed.graph, self.state_before(number + 1), self._rng("peek"), self.agreed.task)
+        with torch.no_grad():
+            return self.agreed.method.assemble(clients, deployed)
+
+    def _save(self, path: Path, model: Model) -> None:
+        method = self.agreed.method
+        save_models(path, [model], {"method": method.name, "model": dataclasses.asdict(method.model)})
+
+    def _declared(self, step: str) -> Callable[..., Any]:
+        if step not in self.steps:
+            raise Refused(
+                f"{step!r} is not a step that {self.agreed.method.name} declares ({', '.join(sorted(self.steps))})",
+                Code.UNDECLARED,
+            )
+        bound: Callable[..., Any] = getattr(self.agreed.method, step)
+        return bound
+
+    def _signature(self, step: str) -> Signature:
+        return signature(type(self.agreed.method), step)
+
+    def _message(self, step: str, body: bytes) -> Message:
+        message = read(body, self._signature(step).message, self.known)
+        if message.ids != self.agreed.graph.ids:
+            raise Refused(f"a message for {', '.join(message.ids)} came to {self.agreed.graph.ids[0]}", Code.MALFORMED)
+        check_finite(message)
+        return message
+
+    def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams, round: int = 0) -> tuple[S, Message]:
+        new: S
+        reply: Message
+        new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
+        check_finite(reply)
+        return new, reply

@@ -1,0 +1,101 @@
+"""Why something was not done: a code that programs decide by, and a sentence for people.
+
+The code travels with the sentence wherever it goes: in the answer of an owner, in the status of a run, in audit logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from suture.core.storage import Json
+from suture.errors import IntegrityError, SutureError
+
+
+class Code(StrEnum):
+    """Everything a party can be told instead of what it asked for."""
+
+    NO_ANSWER = "no-answer"
+    """A party did not answer in time, or its process is gone; it may come back."""
+    NOT_OPENED = "not-opened"
+    """The run has not been opened at this owner."""
+    BAD_REPLY = "bad-reply"
+    """A reply is not what the step declares; its sender is not asked again."""
+    MALFORMED = "malformed"
+    """A request cannot be read, or is not for whom it came to."""
+    UNDECLARED = "undeclared"
+    """A verb or a step that nobody has declared."""
+    TERMS = "terms"
+    """The terms of a run do not fit the owner's installation or data."""
+    POLICY = "policy"
+    """The owner's policy forbids it."""
+    BUDGET = "budget"
+    """It would cost more than the owner's policy allows all runs together."""
+    SECRECY = "secrecy"
+    """It would tell what secure aggregation hides."""
+    FAILED = "failed"
+    """An error of the party's own."""
+    NO_CERTIFICATE = "no-certificate"
+    """A connection without a certificate."""
+    UNKNOWN_CERTIFICATE = "unknown-certificate"
+    """A connection with a certificate of another federation."""
+    EXPIRED_CERTIFICATE = "expired-certificate"
+    """A connection with a certificate that is not valid now."""
+    NO_HANDSHAKE = "no-handshake"
+    """A connection that did not become one for another reason."""
+    FOREIGN_CODE = "foreign-code"
+    """A job that brings code."""
+    FOREIGN_CLASS = "foreign-class"
+    """A job that names a class which is not one of ours."""
+    NO_RIGHT = "no-right"
+    """A user without the right to do this."""
+
+
+class FederationError(SutureError):
+    """An error that carries its code."""
+
+    def __init__(self, text: str, code: Code) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Refused(FederationError):
+    """An owner or the coordinator will not do what it was asked to; the text says why."""
+
+
+class Unreachable(FederationError):
+    """A party did not answer in time, or its process is gone."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Code.NO_ANSWER)
+
+
+class BadReply(FederationError):
+    """A reply that is not what the step declares: malformed, of another type or shape, oversized, or not finite."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Code.BAD_REPLY)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A code and its sentence, apart from any exception."""
+
+    code: Code
+    text: str
+
+    @staticmethod
+    def of(error: Exception) -> Reason:
+        """Why this was raised."""
+        if isinstance(error, FederationError):
+            return Reason(error.code, str(error))
+        return Reason(Code.MALFORMED if isinstance(error, IntegrityError) else Code.FAILED, str(error))
+
+    def as_json(self) -> dict[str, Json]:
+        """For a line of an audit log."""
+        return {"code": self.code.value, "reason": self.text}
+
+
+def code_named(name: object) -> Code:
+    """The code of this name; one that is not known here is a failure, whatever it means elsewhere."""
+    return Code(name) if isinstance(name, str) and name in set(Code) else Code.FAILED

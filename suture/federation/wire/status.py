@@ -1,0 +1,67 @@
+"""Where a run stands, as the coordinator tells the operator and leaves it in the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from suture.core.storage import Json
+from suture.errors import IntegrityError
+from suture.federation.wire.reasons import Reason
+from suture.runs.outcome import Tick
+
+STATUS = "status.json"
+PROGRESS = tuple(field.name for field in fields(Tick))
+"""What a status tells of the last finished round."""
+
+
+class State(StrEnum):
+    """A leg of a run is under way, or has ended in one of these ways."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    """An owner is lost; the next leg goes on once it is back."""
+    STOPPED = "stopped"
+    """As the operator wished."""
+    REFUSED = "refused"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Status:
+    """One run; `total` is 0 before its first round."""
+
+    run: str
+    method: str
+    state: State
+    time: float = 0.0
+    phase: str = ""
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    line: Mapping[str, Any] = field(default_factory=dict)
+    last_validation: float | None = None
+    absent: Mapping[str, Reason] = field(default_factory=dict)
+    """Owners that are lost at the moment."""
+    reason: Reason | None = None
+    """Why the leg ended early."""
+
+    def as_json(self) -> dict[str, Json]:
+        """For the operator and the run folder."""
+        plain: dict[str, Json] = TypeAdapter(Status).dump_python(self, mode="json")
+        return plain
+
+    @staticmethod
+    def read(content: Mapping[str, object]) -> Status:
+        """As `as_json` wrote it."""
+        try:
+            return TypeAdapter(Status).validate_python(content)
+        except ValidationError as error:
+            raise IntegrityError(
+                "the status of a run cannot be read; install the same version of Suture at every party"
+            ) from error

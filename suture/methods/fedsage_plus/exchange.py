@@ -1,0 +1,80 @@
+"""The exchange of FedSage+: rows go to everybody, everybody returns gradients of fGen (lines 1 to 3, equation 6).
+
+What a gradient could reveal, and why some offers are not answered: see Privacy in `method.py`.
+Legend: K clients, M senders, B nodes of a client, R generated rows, E rows exchanged, Z latent, F features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from suture.core.kernels import Segments
+from suture.core.tree import Tree, map_tree, tile
+from suture.graph.batch import Features
+from suture.graph.matching import shares_of_each_client
+from suture.methods.fedsage_plus.generator import GeneratorBatch
+from suture.methods.fedsage_plus.messages import Offer, Offers
+from suture.methods.fedsage_plus.neighgen import NeighGen
+from suture.training.optimisers import leaves_of
+
+DISTINCT = 3
+"""A client answers only offers whose match amounts to at least so many different nodes of its own."""
+
+
+def offered_rows(rows_RZ: Tensor, batch: GeneratorBatch, most: int) -> tuple[Tensor, Tensor]:
+    """The first `most` rows of every client (their order is random), padded [K, E, Z], and what each weighs [K, E]."""
+    made, owner, place = batch.row_segments.ptr.diff(), batch.row_segments.client, batch.row_segments.place
+    sent = place < most
+    rows = rows_RZ.new_zeros(made.numel(), most, rows_RZ.shape[1])
+    rows[owner[sent], place[sent]] = rows_RZ[sent]
+    weight = rows_RZ.new_zeros(made.numel(), most)
+    # 1 / |V_i^t|, scaled up from the rows that travel to all rows.
+    each = made / (made.clamp(1, most) * batch.sizes.clamp_min(1))
+    weight[owner[sent], place[sent]] = each[owner[sent]].to(weight.dtype)
+    return rows, weight
+
+
+def route(offer: Offer) -> Offers:
+    """Everybody's offer for everybody, without copying; nobody is asked about its own."""
+    clients = len(offer.ids)
+    everybody = tile({"rows": offer.rows.unsqueeze(0)} | map_tree(lambda value: value.unsqueeze(0), offer.fgen), clients)
+    rows = everybody.pop("rows")
+    others = 1 - torch.eye(clients, device=offer.weight.device)
+    return Offers(offer.ids, everybody, rows, others.unsqueeze(2) * offer.weight)
+
+
+def foreign_gradients(
+    network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KME: Tensor, x: Features, softness: float
+) -> Tree:
+    """The gradient of each client's L^f_i,j with respect to each sender's fGen, [K, M, ...].
+
+    All senders' rows are generated once; receivers take turns, because the K x M x E x F differences of all of them would
+    not fit.
+    """
+    senders, each, latent = rows_MEZ.shape
+    segments = Segments(torch.arange(senders + 1, device=rows_MEZ.device) * each)
+    leaves = leaves_of(fgen)
+    made_RF = network.neighbours(leaves, rows_MEZ.reshape(-1, latent), segments)
+    out = {name: value.new_empty(weight_KME.shape[0], *value.shape) for name, value in fgen.items()}
+    for k, share_BR in enumerate(shares_of_each_client(made_RF.detach(), x, softness)):
+        answered_M = safe_to_answer(share_BR.view(-1, senders, each), weight_KME[k], network.width)
+        weight_R = (weight_KME[k] * answered_M.unsqueeze(1)).reshape(-1, 1)
+        # d/dx~ of weight x (soft) minimum of |x~ - x_u|^2
+        slope = (made_RF.detach() - x.mixed(k, share_BR)).mul_(2 * weight_R)
+        grads = torch.autograd.grad(made_RF, list(leaves.values()), slope, retain_graph=True)
+        for name, grad in zip(leaves, grads, strict=True):
+            out[name][k] = grad
+    return out
+
+
+def safe_to_answer(share_BME: Tensor, weight_ME: Tensor, width: int) -> Tensor:
+    """Whether a gradient would be a sum over enough rows and enough nodes, 1 or 0 [M].
+
+    Nodes count by what they contribute: n nodes with equal shares of the answer are n nodes, 1 / the sum of squared shares.
+    """
+    real_ME = (weight_ME > 0).to(share_BME.dtype)
+    rows_M = real_ME.sum(1)
+    share_BM = torch.einsum("bme,me->bm", share_BME, real_ME) / rows_M.clamp_min(1)
+    nodes_M = 1 / share_BM.square().sum(0).clamp_min(1e-12)
+    return ((rows_M > width + 1) & (nodes_M >= DISTINCT)).to(weight_ME.dtype)

@@ -1,0 +1,1 @@
+"""One run: planned, prepared, carried out, judged and kept."""

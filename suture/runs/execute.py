@@ -1,0 +1,101 @@
+"""One run in this process: a prepared graph, a method and a protocol in, everything a run leaves behind out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from suture.engines.debug import DebugCohort
+from suture.engines.embedded import EmbeddedCohort
+from suture.engines.robust import Robust, check_rule
+from suture.errors import ConfigError, unknown
+from suture.graph.batch import GraphBatch
+from suture.method import Method, Task
+from suture.privacy.accountant import facts_of
+from suture.privacy.ledger import RunLedger
+from suture.runs.evaluation import global_accuracy
+from suture.runs.folder import EMBEDDED, RunFolder
+from suture.runs.loop import Runner
+from suture.runs.outcome import Finished, Tick
+from suture.runs.plan import FEDERATION
+from suture.runs.prepare import Prepared
+from suture.settings import Protocol
+
+# Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
+CHUNK_BUDGET_BYTES = 1 << 30
+ENGINES: Mapping[str, type[EmbeddedCohort[Any]]] = {EMBEDDED: EmbeddedCohort, "debug": DebugCohort}
+"""What can carry a run out in this process."""
+
+log = logging.getLogger(__name__)
+
+
+def check_engine(name: str) -> None:
+    """Refuse an engine there is not."""
+    if name == FEDERATION:
+        raise ConfigError("a run between owners goes on between owners; continue it with `suture federation resume`")
+    if name not in ENGINES:
+        raise unknown("engine", name, ENGINES)
+
+
+def automatic_chunk(method: Method[Any, Any], graph: GraphBatch, task: Task) -> int:
+    """How many clients fit the budget: weights, gradients, two moments and their copies, and activations."""
+    weights = sum(value.numel() for value in method.initial_params(task).values())
+    nodes = graph.num_nodes / len(graph.ids)
+    each = 4 * (6 * weights + 6 * nodes * method.model.hidden * method.model.layers)
+    return max(1, min(len(graph.ids), int(CHUNK_BUDGET_BYTES / each)))
+
+
+def _runner(
+    prepared: Prepared,
+    method: Method[Any, Any],
+    protocol: Protocol,
+    chunk_size: int,
+    engine: type[EmbeddedCohort[Any]],
+    folder: RunFolder | None,
+) -> Runner:
+    """A run with all clients in this process."""
+    if any(prepared.cut.partition.graphless) and not method.accepts_graphless:
+        raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
+    ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
+    graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
+    chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
+    log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
+    cohort = engine.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
+    # The clients of the cut are tested even if they did not train.
+    judges = None
+    if method.sees_uncut_graph:
+        judges = engine.start(method, prepared.clients, prepared.task, chunk_size=chunk_size)
+    return Runner(method, protocol, prepared.task, cohort, ledger, folder, judges, robust, facts_of(graph))
+
+
+def robust_for(method: Method[Any, Any], secure: bool = False) -> Robust | None:
+    """The aggregation that the training settings ask for; None is the method's own mean."""
+    rule, steps = method.training.aggregation, frozenset(method.sums)
+    check_rule(method.name, rule, steps, secure)
+    return Robust(rule, method.training.byzantine, steps) if rule != "mean" else None
+
+
+def execute(
+    prepared: Prepared,
+    method: Method[Any, Any],
+    protocol: Protocol,
+    *,
+    folder: RunFolder | None = None,
+    chunk_size: int = 0,
+    engine: str = EMBEDDED,
+    watch: Callable[[Tick], None] = lambda tick: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Finished:
+    """Run a method to its end, or from the folder's checkpoint to its end."""
+    check_engine(engine)
+    runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
+    runner.carry_on(watch, stop)
+    shared, personal = runner.shared(), runner.journey.best_models
+    tested, on_global = shared if shared is not None else personal, None
+    if tested is not None:
+        on_global = global_accuracy(method, prepared.uncut, tested, protocol.evaluation, prepared.task)
+    finished = Finished(runner.outcome(prepared.dataset, on_global), shared, personal, prepared, method, runner.history)
+    if folder:
+        folder.finish(finished.outcome, [m for m in (shared, personal) if m is not None], method)
+    return finished

@@ -1,0 +1,103 @@
+"""What a run tells: a tick after every iteration, an outcome at its end, and what it leaves in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from suture.core.message import Model
+from suture.method import Method
+from suture.runs.prepare import Prepared
+
+NO_GUARANTEE = "no guarantee"
+Line = dict[str, Any]
+"""One iteration: its phase, its round, what the method reported, and after a test every score. A line of metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One finished iteration, for whoever watches."""
+
+    phase: str
+    done: int
+    """Iterations of all phases so far."""
+    total: int
+    """All there will be; fewer than planned once training has ended early."""
+    seconds: float
+    """Since the first iteration."""
+    line: Mapping[str, Any]
+    """All that is known of this iteration, as it stands in metrics.jsonl."""
+    last_validation: float | None = None
+    """Of this iteration, or of the last one before it that was tested."""
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of this iteration, if the method reports one."""
+        return _number(self.line.get("loss"))
+
+    @property
+    def validation(self) -> float | None:
+        """The last validation score so far."""
+        return self.last_validation
+
+    @property
+    def seconds_left(self) -> float:
+        """Estimated from the pace so far."""
+        return self.seconds / self.done * (self.total - self.done)
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, float) else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The line of a run in a table. Field names are the keys of the JSON output."""
+
+    method: str
+    seed: int
+    dataset: str
+    clients: int
+    protocol: str
+    accuracy_client_mean: float
+    accuracy_weighted: float
+    accuracy_worst: float
+    accuracy_global: float | None
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    rounds: int
+    """Rounds that were carried out: as many as planned, or fewer if `training.patience` ran out."""
+    best_round: int
+    """The one that is reported."""
+    metric: str = "accuracy"
+    """What the accuracy columns hold: accuracy, or roc_auc in link prediction."""
+    mechanism: str | None = None
+    """What hides the clients' data: DP-SGD or NFDP; None: nothing does."""
+    epsilon: float | None = None
+    """Of the least protected client; None: there is no guarantee, or none with a finite epsilon."""
+    delta: float | None = None
+    privacy: str = NO_GUARANTEE
+    """What that is worth, in words."""
+    suspects: tuple[str, ...] = ()
+    """Clients whose updates did not fit the others', the worst first; only robust aggregation looks for them."""
+    validation: float | None = None
+    """Validation score of the reported round, averaged as the protocol says; None: nobody has a validation example."""
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json` and result.json."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves in memory: its numbers, the one model for everybody, and each client's own model, if any."""
+
+    outcome: Outcome
+    shared: Model | None
+    personal: Model | None
+    prepared: Prepared
+    method: Method[Any, Any]
+    history: list[Line]
+    """The line of every iteration."""

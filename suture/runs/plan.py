@@ -1,0 +1,121 @@
+"""A plan: what will be run, every name and value of it checked, nothing loaded or written yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from suture.config.resolve import Resolved, resolve, to_toml
+from suture.config.strict import strict
+from suture.core.metrics import DOOR as METRICS
+from suture.core.metrics import metric_for
+from suture.errors import ConfigError
+from suture.graph import datasets
+from suture.graph.partition import DOOR as PARTITIONS
+from suture.graph.partition import GIVEN
+from suture.method import Method
+from suture.methods import DOOR, AnyMethod, FieldsByMethod, Methods
+from suture.nn.backbones import DOOR as BACKBONES
+from suture.plugins import Source
+from suture.settings import Protocol
+
+DEFAULT_PROTOCOL = "fedpub-disjoint"
+DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
+IN_MEMORY = "in-memory"
+"""In place of a dataset's name: the graph was given as an object."""
+FEDERATION = "federation"
+"""In place of a dataset's name: the graph is in pieces, and its owners have them."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison that has been checked but not started: what `--dry-run` shows."""
+
+    dataset: str
+    protocol: Protocol
+    resolved: Resolved
+    methods: tuple[Method[Any, Any], ...]
+    seeds: tuple[int, ...]
+    sources: tuple[Source, ...] = ()
+    """Where what does not come with Suture is to be found again."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(method.name for method in self.methods)
+
+    def config(self) -> str:
+        """Every resolved value as a protocol file that loads to the same values."""
+        return to_toml(self.resolved)
+
+    def single(self) -> Plan:
+        """The first method on the first seed alone."""
+        return replace(self, methods=self.methods[:1], seeds=self.seeds[:1])
+
+
+def plan(
+    dataset: str,
+    methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
+    *,
+    protocol: str | Path = DEFAULT_PROTOCOL,
+    clients: int | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    config: Path | None = None,
+    door: Methods = DOOR,
+) -> Plan:
+    """Resolve and check every name and value, without touching data or disk.
+
+    A method is a name, a spelling such as `my_method.py:Mine`, or a class; names are those behind the door.
+    """
+    if dataset not in (IN_MEMORY, FEDERATION):
+        dataset = datasets.settled(dataset)
+    for asked in methods:
+        door = door.letting_in(asked)
+    classes = [door.find(asked) for asked in methods]
+    fields = FieldsByMethod(door)
+    resolved = resolve(protocol, dataset, overrides, config_file=config, clients=clients, method_fields=fields)
+    settings = resolved.protocol
+    built = tuple(_build(kind, resolved) for kind in classes)
+    chosen = tuple(seeds) if seeds is not None else settings.seeds
+    names = [method.name for method in built]
+    _check_list("methods", names)
+    _check_list("seeds", chosen)
+    settings = replace(settings, seeds=chosen)
+    log.info("planned %s on %s, protocol %s, seeds %s", ", ".join(names), dataset, settings.name, list(chosen))
+    resolved = replace(resolved, protocol=settings)
+    return Plan(dataset, settings, resolved, built, chosen, _sources(dataset, settings, built, door))
+
+
+def _sources(dataset: str, protocol: Protocol, methods: Sequence[Method[Any, Any]], door: Methods) -> tuple[Source, ...]:
+    """Look up, and so check, everything that is named; remember where what is not ours was found."""
+    found = [door.source(method.name, type(method)) for method in methods]
+    found += [BACKBONES.source(kind, BACKBONES.find(kind)) for kind in dict.fromkeys(m.model.kind for m in methods)]
+    metric, kind = metric_for(protocol.evaluation.metric, protocol.task), protocol.partition.kind
+    found.append(METRICS.source(protocol.evaluation.metric, metric))
+    if kind not in GIVEN:
+        found.append(PARTITIONS.source(kind, PARTITIONS.find(kind)))
+    if dataset not in (IN_MEMORY, FEDERATION):
+        found.append(datasets.source_of(dataset))
+    return tuple(source for source in found if source is not None)
+
+
+def _check_list(what: str, given: Sequence[object]) -> None:
+    if not given or len(set(given)) < len(given):
+        raise ConfigError(f"{what} must be one or several, all different, got {', '.join(map(str, given)) or 'none'}")
+
+
+def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
+    values = strict_values(kind, resolved.methods.get(kind.name, {}))
+    return kind(model=resolved.model_of(kind.name), training=resolved.training_of(kind.name), **values)
+
+
+def strict_values(kind: type[Method[Any, Any]], values: dict[str, object]) -> dict[str, Any]:
+    """Check a method's own hyper-parameters against its field types."""
+    checked = strict(kind, values, kind.name)
+    return {name: getattr(checked, name) for name in values}

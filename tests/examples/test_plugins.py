@@ -1,0 +1,160 @@
+"""The two example methods, loaded from their files as anybody's would be: the free tests, and one round of each in numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from suture.core.message import Record
+from suture.errors import ConfigError
+from suture.methods.fedavg import FedAvg
+from suture.plugins import load
+from suture.testing import MethodTests, small, small_world
+from suture.testing.world import run_to_end
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+FedGTA = load(f"{EXAMPLES / 'fedgta.py'}:FedGTA")
+Scaffold = load(f"{EXAMPLES / 'scaffold.py'}:Scaffold")
+SGD = {"optimizer": "sgd", "lr": 0.5}
+
+
+class TestFedGTA(MethodTests):
+    method = FedGTA
+
+
+class TestScaffold(MethodTests):
+    method = Scaffold
+    values: ClassVar[dict[str, object]] = {"training": SGD}
+
+
+@pytest.mark.parametrize("file", ["fedgta.py", "scaffold.py"])
+def test_an_example_is_short_and_wraps_nothing(file: str) -> None:
+    text = (EXAMPLES / file).read_text()
+    assert len(text.splitlines()) <= 100
+    assert not any(f"def {box}(" in text for box in ("round", "local_update", "train", "evaluate", "plan"))
+
+
+def array(record: Record, path: str) -> np.ndarray:
+    return record.tensors()[path].double().numpy()
+
+
+def plain(kind: type, **training: object) -> object:
+    """A linear network without dropout, so that a round can be done by hand."""
+    method = small(kind, training={"rounds": 1, "local_epochs": 1, **training})
+    return dataclasses.replace(
+        method, model=dataclasses.replace(method.model, kind="mlp", layers=1, head=False, dropout=0.0)
+    )
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    power = np.exp(scores - scores.max(1, keepdims=True))
+    return power / power.sum(1, keepdims=True)
+
+
+def piece(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A client's features, labels, training rows and adjacency."""
+    graph = small_world().clients.select([name])
+    adjacency = np.zeros((graph.num_nodes, graph.num_nodes))
+    adjacency[graph.edge_index[0], graph.edge_index[1]] = 1
+    return graph.x.dense().double().numpy(), graph.y.numpy(), graph.train.nodes.numpy(), adjacency
+
+
+IDS = small_world().clients.ids
+
+
+def test_scaffold_without_control_is_fedavg() -> None:
+    """All controls are zero in the first round: models must end as FedAvg's."""
+    world = small_world()
+    mine = run_to_end(plain(Scaffold, **SGD, local_epochs=3), world.clients, world.task)
+    fedavg = run_to_end(plain(FedAvg, **SGD, local_epochs=3), world.clients, world.task)
+    assert_allclose(array(mine.server, "params.layer1.weight"), array(fedavg.server, "params.layer1.weight"), atol=1e-6)
+
+
+def test_scaffold_with_one_client_is_local_sgd() -> None:
+    """With N = 1, c is c_i at all times, so nothing is corrected."""
+    world = small_world()
+    alone = world.clients.select(IDS[:1])
+    mine = run_to_end(plain(Scaffold, **SGD, rounds=4, local_epochs=2), alone, world.task)
+    local = run_to_end(plain(FedAvg, **SGD, rounds=1, local_epochs=8), alone, world.task)
+    assert_allclose(array(mine.server, "params.layer1.weight"), array(local.server, "params.layer1.weight"), atol=1e-5)
+
+
+def test_two_rounds_of_scaffold_by_hand() -> None:
+    """Algorithm 1 of the paper, option II, with plain means and a server step of 0.7."""
+    lr, epochs, server_lr = 0.5, 2, 0.7
+    method = plain(Scaffold, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
+    method = dataclasses.replace(method, server_lr=server_lr)
+    world = small_world()
+    start = method.initial_params(world.task)
+    x = [start["layer1.weight"][0].double().numpy(), start["layer1.bias"][0].double().numpy()]
+    c = [np.zeros_like(part) for part in x]
+    own = {name: [np.zeros_like(part) for part in x] for name in IDS}
+    for _ in range(2):
+        ys, changes = [], []
+        for name in IDS:
+            features, labels, rows, _ = piece(name)
+            y = [part.copy() for part in x]
+            for _ in range(epochs):
+                error = softmax(features[rows] @ y[0] + y[1]) - np.eye(3)[labels[rows]]
+                gradient = [features[rows].T @ error / len(rows), error.mean(0)]
+                y = [part - lr * (g - mine + all_) for part, g, mine, all_ in zip(y, gradient, own[name], c, strict=True)]
+            new = [mine - all_ + (a - b) / (epochs * lr) for mine, all_, a, b in zip(own[name], c, x, y, strict=True)]
+            changes.append([a - b for a, b in zip(new, own[name], strict=True)])
+            ys.append(y)
+            own[name] = new
+        x = [part + server_lr * (np.mean([y[i] for y in ys], 0) - part) for i, part in enumerate(x)]
+        c = [part + np.mean([change[i] for change in changes], 0) for i, part in enumerate(c)]
+    end = run_to_end(method, world.clients, world.task)
+    for i, name in enumerate(("weight", "bias")):
+        assert_allclose(array(end.server, f"params.layer1.{name}")[0], x[i], atol=1e-5)
+        assert_allclose(array(end.server, f"control.layer1.{name}")[0], c[i], atol=1e-5)
+        for state in end.states:
+            assert_allclose(array(state, f"control.layer1.{name}")[0], own[state.ids[0]][i], atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}])
+def test_scaffold_refuses_what_it_cannot_correct(training: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="scaffold needs plain SGD"):
+        small(Scaffold, training=training)
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 0.97, 1.0])
+def test_a_round_of_fedgta_by_hand(threshold: float) -> None:
+    """From the trained models that clients keep: confidence, moments and averages by the paper's equations."""
+    method = dataclasses.replace(plain(FedGTA), threshold=threshold, hops=3, restart=0.3, orders=4)
+    world = small_world()
+    end = run_to_end(method, world.clients, world.task)
+    models, confidence, signature = [], [], []
+    for state in end.states:
+        features, labels, rows, adjacency = piece(state.ids[0])
+        weight, bias = array(state, "params.layer1.weight")[0], array(state, "params.layer1.bias")[0]
+        models.append(weight)
+        first = softmax(features @ weight + bias)
+        first[rows] = np.eye(3)[labels[rows]]
+        looped = adjacency + np.eye(len(adjacency))
+        degree = looped.sum(1)
+        operator = looped / np.sqrt(np.outer(degree, degree))
+        now = first
+        for _ in range(3):
+            now = 0.3 * first + 0.7 * operator @ now
+        now = now / now.sum(1, keepdims=True)
+        entropy = -np.sum(now * np.log(np.where(now > 0, now, 1)), 1)
+        confidence.append(np.sum(degree * (3 / np.e - entropy)))
+        centred = now - now.mean(0)
+        signature.append(np.concatenate([(y**q).mean(0) for y in (now, centred) for q in (1, 2, 3, 4)]))
+    unit = np.array(signature) / np.linalg.norm(signature, axis=1, keepdims=True)
+    share = (unit @ unit.T >= threshold - 1e-9) * np.array(confidence)
+    if threshold == 0.97:
+        assert 4 < (share > 0).sum() < 16, "the threshold must divide the clients for this test to say something"
+    share = share / share.sum(1, keepdims=True)
+    got = end.server.select([state.ids[0] for state in end.states]).tensors()["params.layer1.weight"]
+    assert_allclose(got.numpy(), np.einsum("ij,jfc->ifc", share, np.array(models)), atol=1e-5)
+    assert end.server.ids[0] == "" and torch.equal(  # newcomers still get the initial model
+        end.server.select([""]).tensors()["params.layer1.weight"], method.initial_params(world.task)["layer1.weight"]
+    )
