@@ -327,7 +327,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
         raise typer.Exit(1)
 
 
-importing.register(app, data_app, _command)
+importing.register(app, data_app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

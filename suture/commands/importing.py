@@ -5,12 +5,13 @@ Everything that needs Polars or torch is imported when a command runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from suture.commands.registering import command
 from suture.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ Encoding = Annotated[
 ]
 
 
-def register(app: typer.Typer, data_app: typer.Typer, command: Callable[..., Callable[[Any], Any]]) -> None:
+def register(app: typer.Typer, data_app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
     schema_app = typer.Typer(rich_markup_mode=None)
     app.add_typer(schema_app, name="schema", help="Agree on columns and classes before importing.")
