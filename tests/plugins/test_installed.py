@@ -179,7 +179,8 @@ def test_owners_look_names_up_where_they_are(site: Path) -> None:
 import json, sys
 from suture.errors import SutureError
 from suture.federation.wire.terms import read_terms
-base = {"method": "theirs", "features": 4, "classes": 2, "seed": 0, "rounds": 100, "metric": "half", "model": {"kind": "wide"}}
+base = {"method": "theirs", "features": 4, "classes": 2, "seed": 0, "rounds": 100, "metric": "half"}
+base["model"] = {"kind": "wide"}
 said = []
 for change in ({}, {"metric": "third"}, {"method": "thief:Theirs"}, {"metric": "good_house:half"},
                {"model": {"kind": "/tmp/x.py:Y"}}, {"method": "other"}):
