@@ -1,4 +1,4 @@
-"""A graph on disk: what `suture import` writes and `--data FOLDER` reads.
+"""A graph on disk: what `suture import` writes.
 
     folder.json      format, sizes, owners, graphless owners, and the SHA-256 of every other file
     schema.json      see `suture.tables.schema`
