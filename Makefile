@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e '.[dev,federation,index]'
+	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables]'
 	@touch $@
 
 $(DOCS_READY): $(READY)

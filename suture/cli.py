@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from suture.commands import importing
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -324,6 +325,9 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
     if not examine(data_root):
         raise typer.Exit(1)
+
+
+importing.register(app, data_app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -170,7 +170,7 @@ def test_one_epoch_without_proto_by_hand(world: World) -> None:
                 loss = loss + (rows[r] - state.targets.values[owner == j]).square().sum(1).min()
     (expected,) = torch.autograd.grad(loss, rows)
     heard = Heard()
-    cohort._shared.ledger = heard
+    cohort._common.ledger = heard
     method.plan()[1].body(server, cohort)
     pulls = next(message for step, direction, message in heard.messages if (step, direction) == ("improve", "down"))
     torch.testing.assert_close(pulls.tensors()["rows.values"], expected, rtol=1e-4, atol=1e-5)

@@ -477,7 +477,7 @@ def test_fewer_bytes_travel_the_larger_lambda1(world: World) -> None:
 def test_what_was_not_sent_back_is_averaged_as_it_was_handed_out(world: World) -> None:
     method = rounds(small(FedPub, **HIDING), 3)
     cohort, listener = EmbeddedCohort.start(method, world.clients, world.task), Listener()
-    cohort._shared.ledger = listener
+    cohort._common.ledger = listener
     server = method.round(method.init_server(world.task), cohort)
     handed = server.personal(cohort.ids)
     after = method.round(server, cohort)

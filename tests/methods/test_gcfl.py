@@ -86,7 +86,7 @@ def test_cutting_runs_are_separable_and_independent_of_order(kind: type[Gcfl], w
         method = _cutting(kind, training={"participation": participation})
         assert_separable(method, world)
         first = run_to_end(method, world.clients, world.task)
-        assert_same(first, run_to_end(method(world, [2, 0, 3, 1]).clients, world.task))
+        assert_same(first, run_to_end(method, world.permuted([2, 0, 3, 1]).clients, world.task))
     assert int(run_to_end(_cutting(kind), world.clients, world.task).server.tensors()["cluster"].max()) > 0
 
 

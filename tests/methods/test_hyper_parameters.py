@@ -72,5 +72,5 @@ def test_every_number_has_its_bounds(kind: type[Method[Any, Any]]) -> None:
 def test_settings_that_are_wrong_are_refused_as_the_methods() -> None:
     with pytest.raises(ConfigError, match=r"fedavg.training.lr must be a number > 0, got -1"):
         FedAvg(training=replace(TrainingSettings(), lr=-1))
-    with pytest.raises(ConfigError, match=r"fedavg.model must be a ModelSettings"):
+    with pytest.raises(ConfigError, match=r"fedavg.model must be of type ModelSettings"):
         FedAvg(model="gcn")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""docs/add-a-method.md, followed literally in an empty folder: files are written, commands run, tests are green."""
+"""docs/add-a-method.md, followed literally in an empty folder: its files are written, its commands run, its tests pass."""
 
 from __future__ import annotations
 

