@@ -116,10 +116,17 @@ class Door(Generic[T]):
 
     def find(self, asked: str | T) -> T:
         """By name or spelling; or a thing itself, checked."""
+        return self._found(asked, anew=True)
+
+    def recall(self, asked: str) -> T:
+        """The same in the middle of a run, during which a file that is being edited must not become another."""
+        return self._found(asked, anew=False)
+
+    def _found(self, asked: str | T, anew: bool) -> T:
         if not isinstance(asked, str):
             return self.check(asked, in_memory(asked))
         if is_spelled(asked) and asked not in self.names():
-            return self.check(load(asked, self.what), asked)
+            return self.check(load(asked, self.what, anew), asked)
         return self.by_name(asked)
 
     def by_name(self, name: str) -> T:
@@ -224,13 +231,13 @@ def absolute(spelling: str, what: str = "plug-in") -> str:
     return f"{Path(home).resolve()}:{name}" if home.endswith(".py") else spelling
 
 
-def load(spelling: str, what: str = "plug-in") -> object:
-    """What a spelling leads to; one sentence if it leads nowhere."""
+def load(spelling: str, what: str = "plug-in", anew: bool = True) -> object:
+    """What a spelling leads to; one sentence if it leads nowhere. Files are read anew, or taken as last loaded."""
     home, name = _parts(spelling, what)
     place = f"the {what} {spelling}"
     if home.endswith(".py"):
         with _said_of(place, "repair that file"):
-            module = _module_at(Path(home).resolve(), place)
+            module = _module_at(Path(home).resolve(), place, anew)
     else:
         with _said_of(place, "check the module's name and its imports, and that it is installed or on PYTHONPATH"):
             module = importlib.import_module(home)
@@ -299,14 +306,22 @@ def _parts(spelling: str, what: str) -> tuple[str, str]:
     return found["home"], found["name"]
 
 
-def _module_at(path: Path, place: str) -> ModuleType:
+def _module_at(path: Path, place: str, anew: bool) -> ModuleType:
     """The module in a file, loaded once for each content."""
+    latest = f"{_LOADED}_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    if not anew and latest in sys.modules:
+        return sys.modules[latest]
     if not path.is_file():
         raise ConfigError(f"{place}: there is no file {path}; check the path")
-    digest = hashlib.sha256(f"{path}\0".encode() + path.read_bytes()).hexdigest()
-    name = f"{_LOADED}_{path.stem}_{digest[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    name = f"{latest}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        _execute(name, path, place)
+    sys.modules[latest] = sys.modules[name]
+    return sys.modules[name]
+
+
+def _execute(name: str, path: Path, place: str) -> None:
+    """Run a file as the module of this name."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{place}: {path} cannot be imported; it must be a Python file")
@@ -320,7 +335,6 @@ def _module_at(path: Path, place: str) -> ModuleType:
         raise
     finally:
         sys.path.remove(str(path.parent))
-    return module
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def metric_for(name: str, task: Task) -> Metric:
     """The metric of this name or spelling, if it is one for this task."""
     if name == AUTO:
         return ROC_AUC if task == "link" else ACCURACY
-    metric = DOOR.find(name)
+    metric = DOOR.recall(name)
     if metric.task != task:
         raise ConfigError(
             f"the metric {metric.name} is for {metric.task} prediction, not for {task} prediction; choose another"

@@ -246,5 +246,5 @@ class ExpandingBackbone(Backbone):
 @cache
 def expanding_backbone(kind: str) -> type[ExpandingBackbone]:
     """The backbone of this name with foreign neighbours in its last layer."""
-    plain = BACKBONES.find(kind)
+    plain = BACKBONES.recall(kind)
     return type(f"Expanding{plain.__name__}", (ExpandingBackbone, plain), {})

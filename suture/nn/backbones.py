@@ -222,4 +222,4 @@ DOOR = Door("model", "suture.backbones", BACKBONES, lambda thing, how: check_cla
 
 def make_backbone(settings: ModelSettings, features: int, classes: int) -> Backbone:
     """The backbone a settings object names."""
-    return DOOR.find(settings.kind)(settings, features, classes)
+    return DOOR.recall(settings.kind)(settings, features, classes)

@@ -10,8 +10,8 @@ from typing import Any
 
 from suture.config.resolve import Resolved, resolve, to_toml
 from suture.config.strict import strict_values
+from suture.core.metrics import AUTO, metric_for
 from suture.core.metrics import DOOR as METRICS
-from suture.core.metrics import metric_for
 from suture.errors import ConfigError
 from suture.graph import datasets
 from suture.graph.partition import DOOR as PARTITIONS
@@ -96,6 +96,8 @@ def _sources(dataset: str, protocol: Protocol, methods: Sequence[Method[Any, Any
     """Look up, and so check, everything that is named; remember where what is not ours was found."""
     found = [door.source(method.name, type(method)) for method in methods]
     found += [BACKBONES.source(kind, BACKBONES.find(kind)) for kind in dict.fromkeys(m.model.kind for m in methods)]
+    if protocol.evaluation.metric != AUTO:
+        METRICS.find(protocol.evaluation.metric)
     metric, kind = metric_for(protocol.evaluation.metric, protocol.task), protocol.partition.kind
     found.append(METRICS.source(protocol.evaluation.metric, metric))
     if kind not in GIVEN:

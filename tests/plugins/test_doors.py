@@ -457,3 +457,14 @@ def test_nothing_is_installed_here() -> None:
     """The other file tests installed packages, in processes of their own."""
     assert not installed("suture.methods")
     assert isinstance(DOOR, Door)
+
+
+def test_a_file_that_is_edited_while_a_run_goes_on_does_not_change_it(here: Path) -> None:
+    from suture.nn.backbones import DOOR as NETWORKS
+
+    before = NETWORKS.find(f"{here}/others.py:Doubled")
+    (here / "others.py").write_text(OTHERS.replace("2 * super()", "3 * super()"))
+    assert NETWORKS.recall(f"{here}/others.py:Doubled") is before
+    after = NETWORKS.find(f"{here}/others.py:Doubled")
+    assert after is not before
+    assert NETWORKS.recall(f"{here}/others.py:Doubled") is after
