@@ -31,8 +31,17 @@ def strict(cls: type[T], values: Table, where: str) -> T:
 
     `where` is what the keys belong to, e.g. `fedprox` for `fedprox.mu`; it may be empty.
     """
+    arguments = strict_values(cls, values, where)
+    for f in fields(cls):
+        if f.init and f.name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise ConfigError(f"{_dotted(where, f.name)} is missing: it must be {in_words(cls)[f.name]}")
+    return cls(**arguments)
+
+
+def strict_values(cls: type[DataclassInstance], values: Table, where: str) -> dict[str, Any]:
+    """Some of the values that a dataclass is built from, checked as `strict` does, without building it."""
     kinds = _kinds(cls)
-    arguments: dict[str, object] = {}
+    arguments: dict[str, Any] = {}
     for name, value in values.items():
         if name not in kinds:
             raise unknown(f"{where} key".lstrip(), name, kinds)
@@ -40,10 +49,7 @@ def strict(cls: type[T], values: Table, where: str) -> T:
         arguments[name] = (
             _valid(kind, value, key) if isinstance(kind, TypeAdapter) else strict(kind, as_table(value, key), key)
         )
-    for f in fields(cls):
-        if f.init and f.name not in values and f.default is MISSING and f.default_factory is MISSING:
-            raise ConfigError(f"{_dotted(where, f.name)} is missing: it must be {in_words(cls)[f.name]}")
-    return cls(**arguments)
+    return arguments
 
 
 def check_fields(instance: DataclassInstance, where: str) -> None:

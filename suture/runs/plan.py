@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from suture.config.resolve import Resolved, resolve, to_toml
-from suture.config.strict import strict
+from suture.config.strict import strict_values
 from suture.core.metrics import DOOR as METRICS
 from suture.core.metrics import metric_for
 from suture.errors import ConfigError
@@ -111,11 +111,5 @@ def _check_list(what: str, given: Sequence[object]) -> None:
 
 
 def _build(kind: type[Method[Any, Any]], resolved: Resolved) -> Method[Any, Any]:
-    values = strict_values(kind, resolved.methods.get(kind.name, {}))
+    values = strict_values(kind, resolved.methods.get(kind.name, {}), kind.name)
     return kind(model=resolved.model_of(kind.name), training=resolved.training_of(kind.name), **values)
-
-
-def strict_values(kind: type[Method[Any, Any]], values: dict[str, object]) -> dict[str, Any]:
-    """Check a method's own hyper-parameters against its field types."""
-    checked = strict(kind, values, kind.name)
-    return {name: getattr(checked, name) for name in values}

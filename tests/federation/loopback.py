@@ -26,6 +26,8 @@ from suture.graph.shard import save_shard
 from suture.runs.prepare import Prepared, Source
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PLUGINS = {"fedgta": "fedgta.py:FedGTA", "scaffold": "scaffold.py:Scaffold"}
+"""Methods that are not installed: every party names their files itself when it starts."""
 SMALL = "csbm:nodes=240,features=40,words_per_node=8"
 
 
@@ -35,7 +37,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def spelling(method: str) -> str:
+    """A plug-in's file and class, or the name."""
+    return f"{REPOSITORY / 'examples' / PLUGINS[method]}" if method in PLUGINS else method
+
+
 def planned(method: str, clients: int, *overrides: str, dataset: str = SMALL) -> api.Plan:
+    method = spelling(method)
     return api.plan(dataset, [method], clients=clients, seeds=[0], overrides=overrides)
 
 
@@ -86,6 +94,7 @@ class Loopback:
                 policy = self.policy(name)
                 policy.touch()
                 arguments = ["owner", "start", str(self.kits[name]), "--data", str(data), "--policy", str(policy)]
+            arguments += [part for plugin in PLUGINS for part in ("--plugin", spelling(plugin))]
             with (self.kits[name] / "output.txt").open("ab") as output:
                 self.processes[name] = self.suture(*arguments, output=output)
 

@@ -29,13 +29,21 @@ while head := inward.read(4):
 class Piped:
     """One process an owner; a killed one does not answer until it is started again."""
 
-    def __init__(self, folder: Path, owners: tuple[str, ...], shards: Path, policies: dict[str, Path] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        owners: tuple[str, ...],
+        shards: Path,
+        policies: dict[str, Path] | None = None,
+        plugins: dict[str, list[str]] | None = None,
+    ) -> None:
         self.folder, self._owners = folder, owners
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.locks = {owner: threading.Lock() for owner in owners}
         self.heard: list[tuple[str, bytes, bytes]] = []
         for owner in owners:
-            Owner.set_up(owner, shards / f"{owner}.safetensors", (policies or {}).get(owner), folder / owner)
+            own = (policies or {}).get(owner), folder / owner, (plugins or {}).get(owner, [])
+            Owner.set_up(owner, shards / f"{owner}.safetensors", *own)
             self.start(owner)
 
     @property

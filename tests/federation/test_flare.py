@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from loopback import Loopback, embedded, planned
+from loopback import PLUGINS, Loopback, embedded, planned, spelling
 from numpy.testing import assert_allclose
 
 from suture.config.resolve import to_toml
@@ -19,11 +19,12 @@ from suture.runs.checkpoint import load_models
 
 pytestmark = pytest.mark.federation
 OWNERS = 3
-FEDERATED = [name for name, method in METHODS.items() if not method.sees_uncut_graph]
+FEDERATED = [*(name for name, method in METHODS.items() if not method.sees_uncut_graph), *PLUGINS]
+NEEDS = {"scaffold": ["scaffold.training.optimizer=sgd", "scaffold.training.lr=0.5"]}
 
 
 def short(name: str, *more: str):
-    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *more)
+    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *NEEDS.get(name, []), *more)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,20 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
     events = [line for line in read_audit(federation.kits[owner] / "suture" / AUDIT) if line.get("run") == run]
     assert [line["event"] for line in events] == ["opened", "finished"]
     assert events[-1]["sent_bytes"] == sent // OWNERS
+
+
+def test_a_method_in_a_file_by_command(federation: Loopback, tmp_path: Path) -> None:
+    """The operator names its file, the parties theirs; what travels is the method's name."""
+    out, kit = tmp_path / "run", str(federation.kits["operator"])
+    code, printed = federation.run(
+        *("federation", "run", "--kit", kit, "--method", spelling("fedgta"), "--seed", "0", "--out", str(out)),
+        *("--set", "rounds=2", "--set", "hidden=8"),
+    )
+    assert code == 0, printed
+    assert "fedgta" in printed
+    assert json.loads((out / "order.json").read_text())["method"] == "fedgta"
+    code, printed = federation.run("show", str(out))
+    assert code == 0 and "fedgta" in printed, printed
 
 
 def test_requests_are_not_formatted_for_a_log_that_nobody_writes() -> None:

@@ -220,6 +220,7 @@ def test_backbone_partition_dataset_and_metric(cli: Callable[..., tuple[int, str
         *("run", "--method", "fedavg", "--dataset", "others.py:tiny:nodes=80,loud=true", "--clients", "2", "-q"),
         *("--set", "model.kind=others.py:Doubled", "--set", "partition.kind=others.py:by_degree"),
         *("--set", "evaluation.metric=others.py:first_half", "--set", "rounds=2", "--set", "hidden=8", "--out", "r"),
+        *("--set", "preprocess.largest_component=false"),
     )
     assert code == 0, err
     assert "Accuracy of the first half in %" in out

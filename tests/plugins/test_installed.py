@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,32 +100,79 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def suture(site: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)]), "OMP_NUM_THREADS": "1"}
-    environment["COLUMNS"] = "200"
-    command = [sys.executable, "-m", "suture", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode, done.stdout, done.stderr
+GRAPH = ("--dataset", "csbm:nodes=240,features=20,words_per_node=5", "--clients", "2", "--set", "rounds=1", "-q")
+THEIRS = ("run", "--method", "theirs", "--dataset", "toy:nodes=80", "--protocol", "quick", "--out", "r", "-q")
+COMMANDS = {
+    "run": (*THEIRS, "--set", "theirs.patience_of_theirs=2"),
+    "show": ("show", "r"),
+    "methods": ("methods",),
+    "ours": ("run", "--method", "fedavg", *GRAPH),
+    "bare key": ("run", "--method", "fedavg", *GRAPH, "--set", "nonsense=1"),
+    "by module": ("run", "--method", "good_house:Theirs", "--protocol", "quick", "--dataset", "toy", "-q"),
+}
+REFUSED = {
+    ("--method", "broken"): "the method 'broken' of the package broken-house cannot be imported (ModuleNotFoundError: ",
+    ("--method", "twin"): "the packages twin-a and twin-b both offer a method 'twin'",
+    ("--method", "thief:Theirs"): "thief:Theirs calls itself 'theirs', as does a method of good-house",
+    ("--method", "theris"): "unknown method 'theris': did you mean 'theirs'?",
+    ("--dataset", "toi"): "unknown dataset 'toi': did you mean 'toy'?",
+    ("--set", "model.kind=wyde"): "unknown model.kind 'wyde': did you mean 'wide'?",
+    ("--protocol", "quik"): "unknown protocol 'quik': did you mean 'quick'?",
+}
+ONE_PROCESS = """
+import contextlib, io, json, sys
+from suture.cli import main
+said = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    said.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(said))
+"""
+Said = tuple[int, str, str]
 
 
-def test_everything_of_a_package_by_name(site: Path, tmp_path: Path) -> None:
-    run = ("run", "--method", "theirs", "--dataset", "toy:nodes=80", "--protocol", "quick", "--out", "r", "-q")
-    code, out, err = suture(site, tmp_path, *run, "--set", "theirs.patience_of_theirs=2")
+def python(code: str, *arguments: str, path: str, cwd: Path | None = None) -> Any:
+    """What a new process prints as JSON; only there can other packages be installed."""
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("here")
+
+
+@pytest.fixture(scope="module")
+def said(site: Path, here: Path) -> dict[object, Said]:
+    """Every command of this file, in one process: torch takes seconds to import."""
+    asked = {**COMMANDS, **{key: ("run", *key, "--clients", "2", "-q") for key in REFUSED}}
+    both = os.pathsep.join([str(ROOT), str(site)])
+    answers = python(ONE_PROCESS, json.dumps(list(asked.values())), path=both, cwd=here)
+    return dict(zip(asked, map(tuple, answers), strict=True))
+
+
+def test_everything_of_a_package_by_name(said: dict[object, Said], here: Path) -> None:
+    code, out, err = said["run"]
     assert code == 0, err
     assert "Half the accuracy in %" in out and "theirs" in out
-    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    result = json.loads((here / "r" / "result.json").read_text())
     assert (result["metric"], result["clients"], result["rounds"], result["protocol"]) == ("half", 2, 2, "quick")
     assert result["accuracy_client_mean"] <= 0.5
-    noted = json.loads((tmp_path / "r" / "run.json").read_text())["plugins"]
+    noted = json.loads((here / "r" / "run.json").read_text())["plugins"]
     assert {one["spelling"] for one in noted} == {
         f"good_house:{name}" for name in ("Theirs", "Wide", "half", "halves", "toy")
     }
-    code, out, err = suture(site, tmp_path, "show", "r")
+    code, out, err = said["show"]
     assert code == 0 and "theirs" in out, err
 
 
-def test_a_list_warns_of_what_is_broken_and_goes_on(site: Path, tmp_path: Path) -> None:
-    code, out, err = suture(site, tmp_path, "methods")
+def test_a_list_warns_of_what_is_broken_and_goes_on(said: dict[object, Said]) -> None:
+    code, out, err = said["methods"]
     assert code == 0
     assert "theirs" in out and "FedAvg of another house" in out and "fedpub" in out
     warnings = err.strip().splitlines()
@@ -137,39 +185,22 @@ def test_a_list_warns_of_what_is_broken_and_goes_on(site: Path, tmp_path: Path) 
     assert any("the method 'truthful' of the package liar calls itself 'theirs'" in w for w in warnings)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ("--method", "broken"),
-            "the method 'broken' of the package broken-house cannot be imported (ModuleNotFoundError: ",
-        ),
-        (("--method", "twin"), "the packages twin-a and twin-b both offer a method 'twin'"),
-        (("--method", "thief:Theirs"), "thief:Theirs calls itself 'theirs', as does a method of good-house"),
-        (("--method", "theris"), "unknown method 'theris': did you mean 'theirs'?"),
-        (("--dataset", "toi"), "unknown dataset 'toi': did you mean 'toy'?"),
-        (("--set", "model.kind=wyde"), "unknown model.kind 'wyde': did you mean 'wide'?"),
-        (("--protocol", "quik"), "unknown protocol 'quik': did you mean 'quick'?"),
-    ],
-)
-def test_one_sentence_for_what_is_asked_for(site: Path, tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
-    code, _, err = suture(site, tmp_path, "run", *arguments, "--clients", "2", "-q")
+@pytest.mark.parametrize("arguments", list(REFUSED), ids=" ".join)
+def test_one_sentence_for_what_is_asked_for(said: dict[object, Said], arguments: tuple[str, ...]) -> None:
+    code, _, err = said[arguments]
     assert code == 2, err
-    assert sentence in err and err.count("\n") == 1, err
+    assert REFUSED[arguments] in err and err.count("\n") == 1, err
 
 
-def test_a_broken_package_breaks_nothing_else(site: Path, tmp_path: Path) -> None:
-    graph = ("--dataset", "csbm:nodes=240,features=20,words_per_node=5", "--clients", "2", "--set", "rounds=1", "-q")
-    code, _, err = suture(site, tmp_path, "run", "--method", "fedavg", *graph)
+def test_a_broken_package_breaks_nothing_else(said: dict[object, Said]) -> None:
+    code, _, err = said["ours"]
     assert (code, err) == (0, "")
-    code, _, err = suture(site, tmp_path, "run", "--method", "fedavg", *graph, "--set", "nonsense=1")
+    code, _, err = said["bare key"]
     assert code == 2 and "unknown key 'nonsense'" in err
 
 
-def test_the_same_class_by_module_is_the_installed_one(site: Path, tmp_path: Path) -> None:
-    code, out, err = suture(
-        site, tmp_path, "run", "--method", "good_house:Theirs", "--protocol", "quick", "--dataset", "toy", "-q"
-    )
+def test_the_same_class_by_module_is_the_installed_one(said: dict[object, Said]) -> None:
+    code, out, err = said["by module"]
     assert code == 0 and "theirs" in out, err
 
 
@@ -192,11 +223,9 @@ for change in ({}, {"metric": "third"}, {"method": "thief:Theirs"}, {"metric": "
 print(json.dumps(said))
 """
     for path, accepted in ((os.pathsep.join([str(ROOT), str(site)]), True), (str(ROOT), False)):
-        environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        first, metric, module, spelt, file, other = json.loads(done.stdout)
+        first, metric, module, spelt, file, other = python(code, path=path)
         assert (first == "good_house") is accepted, first
         assert "cannot be accepted: unknown terms.metric 'third'" in metric
-        for said in (module, spelt, file):
-            assert "is a file or a module, but parties run only what is installed at them" in said
+        for refused in (module, spelt, file):
+            assert "is a file or a module, but parties run only what is installed at them" in refused
         assert "the terms cannot be accepted: unknown" in other

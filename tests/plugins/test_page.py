@@ -1,4 +1,4 @@
-"""docs/add-a-method.md, followed literally in an empty folder: its files are written, its commands run, its tests pass."""
+"""docs/add-a-method.md, followed literally in an empty folder: files are written, commands run, tests are green."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def test_the_page_followed_literally(tmp_path: Path) -> None:
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        "COLUMNS": "200",
         "OMP_NUM_THREADS": "1",
     }
     printed: dict[str, str] = {}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from suture.config.strict import strict
+from suture.config.strict import strict, strict_values
 from suture.core.metrics import metric_for
 from suture.core.storage import Json
 from suture.errors import ConfigError
@@ -18,7 +18,7 @@ from suture.federation.wire.reasons import Code, Refused
 from suture.method import Method
 from suture.methods import DOOR, Methods, own_fields
 from suture.plugins import refuse_spelled
-from suture.runs.plan import Plan, strict_values
+from suture.runs.plan import Plan
 from suture.settings import METRICS, Count, ModelSettings, Seed, SplitSettings, TrainingSettings
 
 
@@ -86,7 +86,7 @@ def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, M
         kind = door.by_name(terms.method)
         if kind.sees_uncut_graph:
             raise ConfigError(f"{terms.method} trains on the uncut graph, which no owner has")
-        values = strict_values(kind, {name: value for name, value in terms.fields.items() if value is not None})
+        values = strict_values(kind, {k: v for k, v in terms.fields.items() if v is not None}, kind.name)
         method = kind(model=terms.model, training=terms.training, **values)
     except (ConfigError, TypeError) as error:
         raise Refused(f"the terms cannot be accepted: {error}", Code.TERMS) from error
