@@ -36,8 +36,8 @@ class CsvShape:
     delimiter: str
     columns: tuple[str, ...]
     records: int
-    blank: int
-    """Of the records, lines with nothing on them."""
+    blank: np.ndarray
+    """Of the records, the numbers of those that are empty lines."""
 
 
 def examine(path: Path, scratch: Path, encoding: str | None, summary: Summary) -> CsvShape:
@@ -154,9 +154,10 @@ def _fields(text: str, delimiter: str) -> list[str]:
         return []
 
 
-def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tuple[int, int]:
-    """Records and blank lines below the header; refuses the first record that has not `width` fields."""
-    records = blank = carried_fields = carried_bytes = 0
+def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tuple[int, np.ndarray]:
+    """The number of records below the header and which are empty lines; refuses the first that has not `width` fields."""
+    records = carried_fields = carried_bytes = 0
+    blank = []
     quoted = returned = False
     with _open(plain) as file:
         file.seek(skip)
@@ -179,7 +180,7 @@ def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tu
             returned = _refuse_lone_returns(path, block, outside, returned)
             empty = lengths <= 0
             _refuse_ragged(path, (fields != width) & ~empty, fields, width, records)
-            blank += int(empty.sum())
+            blank.append(records + np.flatnonzero(empty))
             records += ends.size
             carried_fields += int(marks.size - (before[-1] if ends.size else 0))
             carried_bytes += int(block.size - 1 - (ends[-1] if ends.size else -1))
@@ -188,7 +189,7 @@ def _count(plain: Path, path: Path, delimiter: str, width: int, skip: int) -> tu
     if carried_bytes:
         _refuse_ragged(path, np.array([carried_fields + 1 != width]), np.array([carried_fields + 1]), width, records)
         records += 1
-    return records, blank
+    return records, np.concatenate(blank)
 
 
 def _refuse_lone_returns(path: Path, block: np.ndarray, outside: np.ndarray, before: bool) -> bool:

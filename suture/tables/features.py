@@ -83,15 +83,17 @@ class Encoder:
         parse = {"numeric": values.try_numbers, "boolean": values.try_truths, "date": values.try_days}[column.kind]
         parsed = values.finite(parse(cells), self.table)
         values.all_parsed(cells, parsed, column.kind, self.table)
-        missing = self._missing(parsed.is_null(), column, 1)
-        filled = parsed.fill_null(column.fill).to_numpy()
+        filled = parsed.to_numpy(writable=True)
+        absent = np.isnan(filled)
+        missing = self._missing(absent, column, 1)
+        filled[absent] = column.fill
         row = np.flatnonzero(filled)
         return _joined(Entries(row, np.zeros_like(row), filled[row]), missing)
 
     def _category(self, cells: pl.Series, column: Column) -> Entries:
         text = values.plain(cells.cast(pl.String))
         empty = values.is_empty(text)
-        missing = self._missing(empty, column, len(column.feature_names) - 1)
+        missing = self._missing(empty.to_numpy(), column, len(column.feature_names) - 1)
         numbers = {name: number for number, name in enumerate(column.categories)}
         code = (
             text.replace_strict(numbers, default=-1, return_dtype=pl.Int64).to_numpy() if numbers else np.full(len(text), -1)
@@ -106,7 +108,7 @@ class Encoder:
 
     def _tokens(self, cells: pl.Series, column: Column) -> Entries:
         lists = words(cells) if column.kind == "text" else token_lists(cells, column.hashed, self.table)
-        missing = self._missing(lists.is_null(), column, column.width)
+        missing = self._missing(lists.is_null().to_numpy(), column, column.width)
         lengths = lists.list.len().fill_null(0).to_numpy()
         row = np.repeat(np.arange(len(lists)), lengths)
         flat = lists.filter(lengths > 0).explode()
@@ -123,9 +125,9 @@ class Encoder:
         once = np.unique(row * np.int64(column.width) + code)  # a token that is there twice counts once
         return _joined(Entries(once // column.width, once % column.width, np.ones(once.size)), missing)
 
-    def _missing(self, absent: pl.Series, column: Column, position: int) -> Entries:
+    def _missing(self, absent: np.ndarray, column: Column, position: int) -> Entries:
         """Entries of the indicator column; a refusal where nothing may be missing."""
-        row = np.flatnonzero(absent.to_numpy())
+        row = np.flatnonzero(absent)
         if row.size and column.missing == "error":
             raise DataError(
                 f"column {shown(column.name)} of {self.table} has missing values, the schema allows none; fill them in, or "

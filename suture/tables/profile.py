@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from suture.errors import DataError
 from suture.tables import values
 from suture.tables.engine import pl
@@ -88,31 +90,48 @@ def profile(cells: pl.Series) -> Profile:
         return _profile_lists(cells)
     if kind.is_nested() or kind in (pl.Binary, pl.Object, pl.Time, pl.Duration):
         return Profile(len(cells), 0, 0, 0, 0, 0, 0, 0, None, 0.0, False, None, nested=True)
-    numbers = values.try_numbers(cells) if not kind.is_temporal() else pl.Series([None] * len(cells), dtype=pl.Float64)
-    if numbers.null_count() == cells.null_count():
-        missing = empty = cells.null_count()
-        dates = 0
+    if not kind.is_temporal():
+        numbers = values.try_numbers(cells)
+        if numbers.null_count() == cells.null_count():
+            return _profile_numbers(cells, numbers)
     else:
-        missing, empty = int(values.is_missing(cells).sum()), int(values.is_empty(cells).sum())
-        dates = int(values.try_days(cells).is_not_null().sum())
+        numbers = pl.Series([None] * len(cells), dtype=pl.Float64)
     text = values.plain(cells.cast(pl.String))
     known = text.filter(~values.is_empty(text))
-    distinct, sample = int(known.n_unique()), known.head(10_000)
-    counts = Counter(dict(known.value_counts().iter_rows())) if distinct <= MOST_COUNTED else None
+    counts, sample = _counted(known), known.head(10_000)
     return Profile(
         cells=len(cells),
-        missing=missing,
-        empty=empty,
+        missing=int(values.is_missing(cells).sum()),
+        empty=int(values.is_empty(cells).sum()),
         numbers=len(numbers) - numbers.null_count(),
         whole=int((numbers == numbers.round()).sum()),
-        truths=sum(count for name, count in (counts or {}).items() if name.lower() in values.TRUE + values.FALSE),
-        dates=dates,
-        distinct=distinct,
+        truths=_truths(counts),
+        dates=int(values.try_days(cells).is_not_null().sum()),
+        distinct=int(known.n_unique()),
         counts=counts,
         mean_words=int(sample.str.count_matches(r"\S+").sum()) / max(len(sample), 1),
         lists=False,
         largest_token=None,
     )
+
+
+def _profile_numbers(cells: pl.Series, numbers: pl.Series) -> Profile:
+    """The common case, without a look at each cell's text: wide tables have thousands of such columns."""
+    known = numbers.drop_nulls().to_numpy()
+    counts = _counted(cells.drop_nulls())
+    whole, absent = int((known == np.round(known)).sum()), cells.null_count()
+    distinct = int(cells.n_unique()) - (absent > 0)
+    return Profile(len(cells), absent, absent, known.size, whole, _truths(counts), 0, distinct, counts, 1.0, False, None)
+
+
+def _counted(known: pl.Series) -> Counter[str] | None:
+    if known.n_unique() > MOST_COUNTED:
+        return None
+    return Counter(values.plain(known.cast(pl.String)).to_list()) if len(known) else Counter()
+
+
+def _truths(counts: Counter[str] | None) -> int:
+    return sum(count for name, count in (counts or {}).items() if name.lower() in values.TRUE + values.FALSE)
 
 
 def _profile_lists(cells: pl.Series) -> Profile:

@@ -153,9 +153,10 @@ def _stage_csv(source: Path, scratch: Path, target: Path, encoding: str | None, 
             truncate_ragged_lines=False,
             glob=False,
         )
-        nothing = pl.all_horizontal(pl.all().is_null())
-        table = staged(source.name, frame.filter(~nothing) if shape.blank else frame, target)
-        empty = int(frame.select(nothing.sum()).collect(engine="streaming").item() or 0) if shape.blank else 0
+        empty = shape.blank.size
+        if empty:
+            frame = frame.with_row_index(RESERVED).filter(~pl.col(RESERVED).is_in(shape.blank)).drop(RESERVED)
+        table = staged(source.name, frame, target)
     if table.rows + empty != shape.records:
         raise DataError(
             f"{source} has {shape.records:,} rows, but {table.rows + empty:,} could be read; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from suture.errors import DataError
 from suture.tables.engine import pl
 from suture.tables.summary import shown
@@ -68,9 +70,9 @@ def try_days(series: pl.Series) -> pl.Series:
 
 def finite(series: pl.Series, table: str) -> pl.Series:
     """The numbers, unless one of them is infinite or too large to be trained on."""
-    wrong = (series.abs() > LARGEST).fill_null(False)
+    wrong = np.abs(series.to_numpy()) > LARGEST  # what is missing is NaN here, and not beyond anything
     if wrong.any():
-        first = int(wrong.arg_max() or 0)
+        first = int(wrong.argmax())
         raise DataError(
             f"column {shown(series.name)} of {table} has {int(wrong.sum()):,} infinite or huge numbers (the first is "
             f"{series[first]:g}); correct them, or leave the column out with --ignore {shown(series.name)}"

@@ -207,7 +207,7 @@ def test_labels_beyond_any_integer_are_classes(tmp_path: Path) -> None:
 def test_ten_thousand_columns(tmp_path: Path) -> None:
     names = ["id", *(f"c{number}" for number in range(10_000))]
     rows = [[f"n{row}", *(str(row * number % 97 + 0.5) for number in range(10_000))] for row in range(12)]
-    (tmp_path / "n.csv").write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n")
+    (tmp_path / "n.csv").write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n\n")
     assert run(tmp_path, "--nodes", str(tmp_path / "n.csv"), "--id", "id")[0] == 0
     data = GraphFolder.read(tmp_path / "out").to_data()
     assert data.x.shape == (12, 10_000) and float(data.x.to_dense()[3, 50]) == 3 * 50 % 97 + 0.5
