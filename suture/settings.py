@@ -39,7 +39,7 @@ Cosine = Annotated[float, Field(ge=-1, le=1)]
 PARTITIONS = Choice(
     "partition",
     "suture.partitions",
-    ("louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
+    ("auto", "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
 )
 BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp"))
 METRICS = Choice("metric", "suture.metrics", ("auto", "accuracy", "roc_auc"))
@@ -53,6 +53,12 @@ class PreprocessSettings:
     """Keep only the largest connected component."""
     row_normalise: bool = False
     """Divide each node's features by their sum."""
+    standardise: bool = False
+    """Bring features to mean 0 and deviation 1, by sums over the owners; columns a schema marks, else all but 0/1 ones."""
+    direction: Literal["mirror", "keep"] = "mirror"
+    """mirror: every edge goes both ways; keep: edges of a directed graph keep their direction."""
+    edge_weights: Literal["drop", "keep"] = "drop"
+    """What becomes of given edge weights."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class PartitionSettings:
     """How the graph is cut into clients."""
 
     kind: Annotated[str, PARTITIONS] = "metis"
-    """louvain: communities merged to similar sizes; communities: each of the largest is one client; given: data.client."""
+    """auto: given owners, else metis; louvain: communities merged to similar sizes; communities: each of the largest is one
+    client; given: data.client."""
     clients: Count = 5
     """How many clients."""
     overlap_copies: Count = 5
@@ -79,8 +86,9 @@ class PartitionSettings:
 class SplitSettings:
     """Which nodes train, validate and test."""
 
-    scope: Literal["global", "client", "given"] = "global"
-    """global: drawn once over the graph before the cut; client: inside each client; given: the data's own masks."""
+    scope: Literal["auto", "global", "client", "given"] = "global"
+    """global: drawn once over the graph before the cut; client: inside each client; given: the data's own masks; auto: given
+    masks, else inside each client."""
     train: PositiveShare = 0.6
     """Share of nodes that train."""
     val: PositiveShare = 0.2
@@ -89,6 +97,8 @@ class SplitSettings:
     """Share of nodes that test."""
     balanced: bool = False
     """Draw equally many training nodes of every class; of a small class all nodes train, and none is tested."""
+    stratified: bool = False
+    """Divide every class by these shares, so that a rare one trains, validates and tests."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,12 @@ class TrainingSettings:
     """Local optimiser."""
     momentum: DroppedShare = 0.0
     """sgd: how much of the last step each step repeats."""
+    loss: Literal["cross-entropy", "focal"] = "cross-entropy"
+    """What classifying is trained by; focal: what is right already counts less. Numbers are trained by squared error."""
+    focal_gamma: NonNegative = 2.0
+    """focal: how much less."""
+    class_weights: Literal["none", "balanced", "auto"] = "none"
+    """balanced: a class weighs by 1 / its share of all owners' training nodes; auto: so where classes are uneven."""
     lr: Positive = 0.01
     """Local learning rate, in the first round."""
     schedule: Literal["constant", "cosine", "step"] = "constant"
