@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.core.kernels import Segments, SparseMatrix, pointers, segment_product, segments_of, stacked_product
-from suture.graph.target import Target
+from suture.graph.target import ONE_CLASS, Target
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
 DENSE_SPEED_UP = 5
@@ -172,7 +172,7 @@ class GraphBatch:
     """For link prediction: the edges by role, and sampled non-edges; `edge_index` then holds training edges only."""
     edge_weight: Tensor | None = None
     """What each edge weighs, float [E], above 0; None: all alike."""
-    target: Target = Target()
+    target: Target = ONE_CLASS
     """What `y` means."""
 
     @property
