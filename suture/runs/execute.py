@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from suture.core.message import Nothing, Record
 from suture.engines.debug import DebugCohort
 from suture.engines.embedded import EmbeddedCohort
 from suture.engines.robust import Robust, check_rule
@@ -102,7 +103,16 @@ def execute(
     tested, on_global = shared if shared is not None else personal, None
     if tested is not None:
         on_global = global_accuracy(method, prepared.uncut, tested, protocol.evaluation, prepared.task)
-    finished = Finished(runner.outcome(prepared.dataset, on_global), shared, personal, prepared, method, runner.history)
+    outcome, memory = runner.outcome(prepared.dataset, on_global), _memory(runner)
+    finished = Finished(outcome, shared, personal, prepared, method, protocol, runner.history, memory)
     if folder:
-        folder.finish(finished.outcome, [m for m in (shared, personal) if m is not None], method)
+        folder.finish(finished.outcome, [m for m in (shared, personal) if m is not None], method, memory)
     return finished
+
+
+def _memory(runner: Runner) -> Record | None:
+    """What is needed to mend graphs after the run."""
+    method, clients = runner.method, runner.judges
+    if method.memory is Nothing or not isinstance(clients, EmbeddedCohort):
+        return None
+    return clients.peek(method.remembered)

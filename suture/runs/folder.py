@@ -6,6 +6,7 @@ privacy.json      training examples and degrees of every client         data.jso
 schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
+memory.safetensors  what a method that mends graphs needs to mend those it predicts on after the run
 kept/             tensors that a method kept for drawing
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
@@ -47,7 +48,14 @@ from suture.method import Method
 from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
 from suture.plugins import Source
-from suture.runs.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
+from suture.runs.checkpoint import (
+    load_checkpoint,
+    load_models,
+    load_record,
+    save_checkpoint,
+    save_models,
+    save_record,
+)
 from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Line, Outcome
 from suture.runs.plan import Plan, plan
@@ -58,6 +66,7 @@ CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environm
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
 DATA, SCHEMA = "data.json", "schema.json"
 CHECKPOINT, RESULT, MODELS = "checkpoint", "result.json", "model.safetensors"
+MEMORY = "memory.safetensors"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
@@ -171,9 +180,13 @@ class RunFolder:
         content = safetensors.torch.save({key: tensor.contiguous().clone() for key, tensor in tensors.items()})
         write_atomically(self.path / KEPT / f"{name}.safetensors", content)
 
-    def finish(self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any]) -> None:
+    def finish(
+        self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any], memory: Record | None = None
+    ) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
+        if memory is not None:
+            save_record(self.path / MEMORY, memory)
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
         save_models(self.path / MODELS, models, description)
         write_json(self.path / RESULT, outcome.as_json())
@@ -302,6 +315,16 @@ def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:
     if not (path / RESULT).exists():
         raise ConfigError(f"{path} is not finished; first run: suture resume {path}")
     return load_models(path / MODELS)
+
+
+def read_memory(path: Path, kind: type[Record]) -> Record | None:
+    """What a method remembers after the run; None if it needs nothing, or if owners keep it."""
+    return load_record(path / MEMORY, kind) if (path / MEMORY).exists() else None
+
+
+def schema_of(path: Path) -> Path | None:
+    """The schema of the folder a run was trained on, if it was one."""
+    return path / SCHEMA if (path / SCHEMA).exists() else None
 
 
 def environment() -> dict[str, object]:

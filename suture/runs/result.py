@@ -14,6 +14,7 @@ from suture.errors import ConfigError, unknown
 from suture.graph.data import MASKS
 from suture.nn.export import to_module, to_pyg
 from suture.runs.outcome import Finished, Line, Outcome
+from suture.runs.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -100,16 +101,13 @@ class Result:
         return data
 
     def scores(self) -> torch.Tensor:
-        """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client."""
-        prepared, method = self.finished.prepared, self.finished.method
-        ids = prepared.clients.ids
-        models = self.finished.personal
-        if models is None:
-            shared = self._models(None)
-            expanded = {name: value.expand(len(ids), *value.shape[1:]) for name, value in shared.params.items()}
-            models = Model(ids, expanded)
-        with torch.no_grad():
-            return method.predict(prepared.pieces_for(method), models, prepared.task).cpu()
+        """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client.
+
+        Pieces are mended as the method mends them for tests.
+        """
+        trained, prepared = Trained.of(self.finished), self.finished.prepared
+        graph = prepared.pieces_for(self.finished.method)
+        return trained.scores(graph, trained.can_mend(graph.ids, known=True))
 
     def predictions(self) -> torch.Tensor:
         """The predicted class (labels, numbers) of every client's nodes, flat, client after client."""
