@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from suture.api import Options as Options
     from suture.api import Result as Result
     from suture.api import compare as compare
+    from suture.api import predict as predict
     from suture.api import resume as resume
     from suture.api import run as run
     from suture.errors import SutureError as SutureError
     from suture.settings import Protocol as Protocol
 
-_HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "resume", "run"), "suture.api")
+_HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "predict", "resume", "run"), "suture.api")
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
 
 

@@ -22,6 +22,8 @@ FEDERATION = "federation"
 PAPERS, OWN = "fedpub-disjoint", "own"
 """The protocol unless one is named: for graphs of the catalogue, and for those that have owners."""
 WITH_OWNERS = frozenset({"twitch"})
+SCHEMA = "schema.json"
+"""Of a folder of `suture import`."""
 
 
 def is_folder(name: str) -> bool:
@@ -78,7 +80,5 @@ def schema_of(name: str) -> bytes | None:
     """The schema of the folder a graph came from; None if it came from none."""
     if not is_folder(name):
         return None
-    from suture.tables.folder import SCHEMA
-
     with disk_errors("read", Path(name) / SCHEMA):
         return (Path(name) / SCHEMA).read_bytes()

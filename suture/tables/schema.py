@@ -184,3 +184,28 @@ def read_schema(path: Path) -> Schema:
         raise DataError(
             f"{path} is not a schema ({where}: {first['msg']}); make one with: suture schema make --nodes FILE --id COLUMN"
         ) from error
+
+
+def difference(found: Schema, wanted: Schema) -> str | None:
+    """What distinguishes two schemas as far as features and labels go, in words; None if nothing does."""
+    theirs, ours = ({column.name: column for column in schema.used} for schema in (found, wanted))
+    for what, names in (("lacks", ours.keys() - theirs.keys()), ("has also", theirs.keys() - ours.keys())):
+        if names:
+            return f"it {what} the column {shown(min(names))}"
+    for name, column in ours.items():
+        for part, value in asdict(column).items():
+            other = getattr(theirs[name], part)
+            if other != value and part != "standardise":
+                return f"the {part} of column {shown(name)} is {_brief(other)}, not {_brief(value)}"
+    if list(theirs) != list(ours):
+        return "the columns are in another order"
+    for part in ("task", "classes", "directed"):
+        if getattr(found, part) != getattr(wanted, part):
+            return f"{part} is {_brief(getattr(found, part))}, not {_brief(getattr(wanted, part))}"
+    return None
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(shown(str(one)) for one in value[:5])}{', ...' if len(value) > 5 else ''}]"
+    return shown(value) if isinstance(value, str) else str(value)
