@@ -31,7 +31,7 @@ from suture.method import Clients, Cohort, Method, Phase, Task, step
 
 UNIT = 2.0**-16
 """A node's weight: sums of many then fit the fixed-point numbers of secure aggregation."""
-CONSTANT = 1e-6
+CONSTANT = 1e-8
 """A deviation below this part of the mean size is rounding: the column has one value."""
 MOSTLY_ZERO = 0.5
 """A column with fewer non-zeros is divided, not shifted."""
