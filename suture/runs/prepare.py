@@ -72,8 +72,8 @@ def prepare(
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
     shown = clients
     if any(parts.graphless):
-        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids)).edge_index
-        shown = replace(clients, edge_index=edges)
+        full = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids))
+        shown = replace(clients, edge_index=full.edge_index, edge_weight=full.edge_weight)
     whole, outputs = uncut(data, cut.split.roles), num_classes(data)
     if protocol.task == "link":
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.

@@ -24,14 +24,18 @@ class Result:
     folder: Path | None
 
     def model(self, client: str | None = None) -> nn.Module:
-        """A plain PyG module: the model all share, or that of one client (`result.client_ids`)."""
+        """A plain PyG module: the model all share, or that of one client (`result.client_ids`).
+
+        It is called as `module(x, edge_index)`; where edges have weights that its layers hear, `edge_weight` comes third.
+        """
         models = self._models(client)
         task, method = self.finished.prepared.task, self.finished.method
         name = client if client in models.ids else models.ids[0]
         row = models.ids.index(name)
         if task.module is not None:
             return to_module(models.params, task.module, task.features, task.classes, row)
-        return to_pyg(models.params, method.model, task.features, task.classes, row)
+        weighted = self.finished.prepared.clients.edge_weight is not None
+        return to_pyg(models.params, method.model, task.features, task.classes, row, weighted=weighted)
 
     def _models(self, client: str | None) -> Model:
         personal, shared = self.finished.personal, self.finished.shared

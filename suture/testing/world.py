@@ -43,7 +43,9 @@ class World:
         graph = self.clients
         hidden = torch.tensor([name in names for name in graph.ids])
         seen = ~hidden[graph.segments.client[graph.edge_index[0]]]
-        return dataclasses.replace(self, clients=dataclasses.replace(graph, edge_index=graph.edge_index[:, seen]))
+        weight = None if graph.edge_weight is None else graph.edge_weight[seen]
+        kept = dataclasses.replace(graph, edge_index=graph.edge_index[:, seen], edge_weight=weight)
+        return dataclasses.replace(self, clients=kept)
 
     def permuted(self, order: list[int]) -> World:
         """The same clients in another order."""

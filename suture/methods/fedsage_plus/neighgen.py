@@ -10,7 +10,7 @@ output layer of F columns instead of (most neighbours) x F. The public code's fG
 and moments for ten clients on a graph with 6805 features; this one takes tens of MB. The output is linear, because features
 may have any sign and scale; whoever mends clamps rows to the range of the client's own features.
 
-dGen also hears the degree: the mean aggregator erases it, yet who has many neighbours loses many (on the cuts of the paper
+dGen also hears the degree, a number of neighbours even where edges have weights: the mean aggregator erases it, yet who has many neighbours loses many (on the cuts of the paper
 lost and remaining neighbours correlate at 0.4 to 0.6). So z_v tells which share of its links a node lost. A node without
 any neighbour is a case of its own, hence the last term.
 
