@@ -1,9 +1,9 @@
 """Trained models as plain PyTorch Geometric modules, for people who do not have Suture.
 
 `to_pyg` gives a `torch_geometric.nn.Sequential` of stock layers, called as `module(x, edge_index)`; a model that was trained
-on edges with weights (`weighted`) as `module(x, edge_index, edge_weight)`. `arguments` says which. `state_for_pyg` is its state
-dict, fit for a safetensors file, and the same for both. Layers that PyG lacks (`OURS`) need nothing but torch and PyG, so that
-their source can be pasted. A user's own module comes back as itself, with the trained values.
+on edges with weights (`weighted`) as `module(x, edge_index, edge_weight)`. `arguments` says which. `state_for_pyg` is its
+state dict, fit for a safetensors file, and the same for both. Layers that PyG lacks (`OURS`) need nothing but torch and PyG,
+so that their source can be pasted. A user's own module comes back as itself, with the trained values.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class WeightedMeanConv(nn.Module):
         total = x.new_zeros(x.shape[0]).index_add(0, target, weight)
         share = weight / total[target]
         mean = torch.zeros_like(x).index_add(0, target, share.unsqueeze(1) * x[source])
-        return self.lin_l(mean) + self.lin_r(x)
+        out: Tensor = self.lin_l(mean) + self.lin_r(x)
+        return out
 
 
 OURS: tuple[type[nn.Module], ...] = (GprPropagation, WeightedMeanConv)

@@ -84,7 +84,7 @@ def missing_edges(data: Data, members: Sequence[Tensor]) -> Tensor:
     for k, nodes in enumerate(members):
         belongs[nodes, k] = True
     total = torch.zeros(len(members), len(members), dtype=torch.float64)
-    for edges in both_ways(data.edge_index, None, int(data.num_nodes))[0].split(EDGES_AT_ONCE, 1):
+    for edges in torch.split(both_ways(data.edge_index, None, int(data.num_nodes))[0], EDGES_AT_ONCE, 1):
         here, there = belongs[edges[0]], belongs[edges[1]]
         total += (here & ~there).double().T @ (there & ~here).double()
     return total.long()

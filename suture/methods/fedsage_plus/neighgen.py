@@ -10,7 +10,7 @@ output layer of F columns instead of (most neighbours) x F. The public code's fG
 and moments for ten clients on a graph with 6805 features; this one takes tens of MB. The output is linear, because features
 may have any sign and scale; whoever mends clamps rows to the range of the client's own features.
 
-dGen also hears the degree, a number of neighbours even where edges have weights: the mean aggregator erases it, yet who has many neighbours loses many (on the cuts of the paper
+dGen also hears the degree: the mean aggregator erases it, yet who has many neighbours loses many (on the cuts of the paper
 lost and remaining neighbours correlate at 0.4 to 0.6). So z_v tells which share of its links a node lost. A node without
 any neighbour is a case of its own, hence the last term.
 
@@ -76,7 +76,7 @@ class NeighGen:
         return torch.relu(self.encoder.embed(own, graph, view=view))
 
     def missing(self, params: Tree, z_BZ: Tensor, degree_B: Tensor, segments: Segments) -> Tensor:
-        """Numbers of missing neighbours n~ [B], before rounding."""
+        """Numbers of missing neighbours n~ [B], before rounding; `degree_B` counts neighbours, whatever they weigh."""
         out = activate(segment_product(z_BZ, params["count.weight"], segments), params["count.bias"], segments, relu=False)
         rate_B, base_B, alone_B = F.softplus(out).unbind(1)
         return rate_B * degree_B + base_B + alone_B * (degree_B == 0)

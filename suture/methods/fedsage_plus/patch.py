@@ -2,8 +2,8 @@
 
 A generated node has an edge to and from its source and no other. It has no label and no role, so it is neither trained on
 nor tested; it only speaks to its source (and, through it, to the source's neighbours). A client's own nodes come first,
-its generated ones after them. Where the client's edges have a direction there is only the edge to the source, since what was
-generated is somebody it hears from; where they have weights, a generated edge weighs what the client's edges weigh on average.
+its generated ones after them. Where the client's edges have a direction, there is only the edge to the source: generated is
+somebody it hears from. Where they have weights, a generated edge weighs what the client's edges weigh on average.
 
 Generated rows are dense, but a graph whose features are sparse stays sparse: of every generated row only the `entries`
 entries of largest magnitude are kept. Words that a generator finds unlikely have values near zero, and what is dropped is
