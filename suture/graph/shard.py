@@ -128,12 +128,13 @@ def _from_safetensors(path: Path) -> Shard:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
     if about.get("format") not in (FORMAT, FORMAT_OF_WEIGHTS):
         raise ValueError(f"its format is {about.get('format')!r}, this version reads {FORMAT!r} and {FORMAT_OF_WEIGHTS!r}")
-    classes = _count(about, "classes", MOST_CLASSES)
+    classes, features = _count(about, "classes", MOST_CLASSES), _count(about, "features", MOST_FEATURES)
     x = tensors.get("x")
     if x is None:
         rowptr, column = tensors["x.rowptr"].long(), tensors["x.col"].long()
-        size = (rowptr.numel() - 1, _count(about, "features", MOST_FEATURES))
-        x = csr_from_parts(rowptr, column, tensors["x.val"], size)
+        x = csr_from_parts(rowptr, column, tensors["x.val"], (rowptr.numel() - 1, features))
+    elif x.shape[1:] != (features,):
+        raise ValueError(f"it says that there are {features} features, and x has shape {list(x.shape)}")
     known = {name: tensors[name] for name in ("edge_index", "y", "node_id")}
     if "edge_weight" in tensors:
         known["edge_weight"] = tensors["edge_weight"]
