@@ -303,6 +303,7 @@ class GraphBatch:
             self.role[index],
             self.node_id[index],
             self.pairs.moved(new_position) if self.pairs is not None else None,
+            target=self.target,
         )
 
     def client_data(self, k: int) -> Data:
@@ -331,6 +332,7 @@ class GraphBatch:
             self.role.to(device),
             self.node_id.to(device),
             Pairs(*(t.to(device) for t in (p.nodes, p.label, p.role))) if (p := self.pairs) is not None else None,
+            target=self.target,
         )
 
 

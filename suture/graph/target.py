@@ -9,8 +9,13 @@ Legend: N nodes, C outputs of the network.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from suture.core.metrics.errors import MAE, R2
+from suture.core.metrics.ranking import ROC_AUC
+from suture.core.metrics.shares import ACCURACY
 
 Kind = Literal["class", "labels", "value"]
 
@@ -29,3 +34,22 @@ class Target:
 
 ONE_CLASS = Target()
 """The usual: one class a node, all weighing alike."""
+
+
+def automatic_metric(target: Target, class_counts: Sequence[int] = (), *, link: bool = False) -> str:
+    """The name of the metric that `auto` stands for; `class_counts` are training nodes of each class, of all owners.
+
+    class    accuracy; if the rarest class that occurs has less than half of an equal share, roc_auc: a model that says the
+             most frequent class of every node has a high accuracy, and the same one in every round
+    labels   roc_auc, as each label is usually rare
+    value    mae, which one owner with nearly equal numbers cannot spoil as it does r2; of several numbers, whose units may
+             differ, r2
+    link     roc_auc
+    """
+    if link or target.kind == "labels":
+        return ROC_AUC.name
+    if target.kind == "value":
+        return R2.name if len(target.scale) > 1 else MAE.name
+    counts = [count for count in class_counts if count > 0]
+    uneven = len(counts) > 1 and min(counts) < sum(counts) / (2 * len(counts))
+    return ROC_AUC.name if uneven else ACCURACY.name

@@ -244,7 +244,8 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         if edgeless.nodes.numel():
             completed = edgeless.completed(graph, edgeless.unpacked_graph(state.links, state.weights))
         with torch.no_grad():
-            return state, score(graph, self.backbone(clients.task).logits(theta, completed))
+            out_NC = self.backbone(clients.task).logits(theta, completed)
+            return state, score(graph, out_NC, clients.task.metric, self.training)
 
 
 def parts(params: Tree) -> tuple[Tree, Tree, Tree]:

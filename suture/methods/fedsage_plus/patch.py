@@ -97,10 +97,11 @@ def with_generated_nodes(graph: GraphBatch, patch: Patch) -> GraphBatch:
         segments,
         _stacked_features(graph.x, patch, order, segments),
         torch.cat([place_own[graph.edge_index], twigs, twigs.flip(0)], 1),
-        torch.cat([graph.y, nothing.to(graph.y.dtype)])[order],
+        torch.cat([graph.y, graph.y.new_zeros(generated, *graph.y.shape[1:])])[order],
         torch.cat([graph.role, nothing.to(graph.role.dtype)])[order],
         torch.cat([graph.node_id, nothing.to(graph.node_id.dtype) - 1])[order],
         graph.pairs.moved(place_own) if graph.pairs is not None else None,
+        target=graph.target,
     )
 
 
