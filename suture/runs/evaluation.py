@@ -60,8 +60,8 @@ def validation_loss(scores: Scores, average: str) -> float:
 class Selection:
     """The reported evaluation so far: its scores, and the round they were taken in for each client [K].
 
-    The best validation score wins. Of equal ones, and where nobody can be scored, it is that of the lower validation loss, and
-    the later one if that is equal too: a model may have stopped to change its decisions long before it stopped to learn.
+    The best validation score wins. Of equal ones, and where nobody can be scored, it is that of the lower validation loss,
+    and the later one if that is equal too: a model may have ceased to change its decisions long before it ceased to learn.
     """
 
     settings: EvaluationSettings

@@ -27,6 +27,11 @@ from suture.runs.outcome import NO_GUARANTEE, Line, Outcome, Tick
 from suture.seam import EngineCohort
 from suture.settings import Protocol
 
+NOTHING_TESTED = (
+    "no client has enough test examples to measure {}, so there is no test score; give more nodes the role test (split.test, "
+    "or your own test mask) or choose another evaluation.metric"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -208,7 +213,7 @@ class Runner:
         tested = {phase.name for phase in self.plan if phase.evaluate}
         return sum(line["phase"] in tested for line in self.history)
 
-    def outcome(self, dataset: str, on_global: float | None) -> Outcome:
+    def outcome(self, dataset: str, on_global: float | None, warnings: Sequence[str] = ()) -> Outcome:
         """The line of this run in a table."""
         scores, _ = self.reported()
         summary, validation = Summary.of(scores, self.metric), averaged(scores, VALIDATION, self.protocol.evaluation.average)
@@ -235,6 +240,8 @@ class Runner:
             privacy=self._in_words(weakest),
             suspects=tuple(self.robust.suspects()) if self.robust else (),
             validation=None if math.isnan(validation) else validation,
+            best_rounds=tuple(rounds.tolist()) if (rounds := self.journey.selection.rounds) is not None else (),
+            warnings=(*warnings, *([NOTHING_TESTED.format(self.metric.name)] if math.isnan(summary.client_mean) else [])),
         )
 
     def _in_words(self, weakest: Guarantee | None) -> str:
@@ -284,7 +291,7 @@ class Runner:
         tested = (one["validation"] for one in reversed(self.history) if one.get("validation") is not None)
         left = 0 if self._is_over(phase) else phase.times - journey.iteration
         left += sum(later.times for later in self.plan[journey.phase + 1 :])
-        return Tick(phase.name, done, done + left, journey.seconds, line, next(tested, None))
+        return Tick(phase.name, done, done + left, journey.seconds, line, next(tested, None), self.metric.is_share)
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:

@@ -98,5 +98,5 @@ def _average_precision(score_E: Tensor, positive_E: Tensor, group_E: Tensor, gro
 
 
 KINDS: frozenset[Predicted] = frozenset({"class", "labels", "link"})
-ROC_AUC = Metric("roc_auc", "ROC-AUC", KINDS, _mean_of(_roc))
-PR_AUC = Metric("pr_auc", "PR-AUC (average precision)", KINDS, _mean_of(_average_precision))
+ROC_AUC = Metric("roc_auc", "Test ROC-AUC", KINDS, _mean_of(_roc))
+PR_AUC = Metric("pr_auc", "Test PR-AUC (average precision)", KINDS, _mean_of(_average_precision))

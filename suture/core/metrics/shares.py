@@ -66,6 +66,6 @@ def _width(which: Tensor) -> int:
 
 
 DECIDED: frozenset[Predicted] = frozenset({"class", "labels"})
-ACCURACY = Metric("accuracy", "Accuracy", DECIDED, _accuracy)
-BALANCED_ACCURACY = Metric("balanced_accuracy", "Balanced accuracy", DECIDED, _balanced_accuracy)
-MACRO_F1 = Metric("macro_f1", "Macro-F1", DECIDED, _macro_f1)
+ACCURACY = Metric("accuracy", "Test accuracy", DECIDED, _accuracy)
+BALANCED_ACCURACY = Metric("balanced_accuracy", "Test balanced accuracy", DECIDED, _balanced_accuracy)
+MACRO_F1 = Metric("macro_f1", "Test macro-F1", DECIDED, _macro_f1)

@@ -76,9 +76,7 @@ class Objective:
         graph = with_embeddings(hurt.graph, made.mean(kept))
         view = graph.train
         logits = self.classifier.logits(under(CLASSIFIER, params), graph, rng.fork("classifier"), view)
-        return nodes_loss(
-            logits, graph.y[view.nodes], view.segments.client, len(graph.ids), graph.target, self.training
-        )
+        return nodes_loss(logits, graph.y[view.nodes], view.segments.client, len(graph.ids), graph.target, self.training)
 
 
 def _apart_from(made: Generated, others_KMCD: Tensor, segments: Segments) -> Tensor:
