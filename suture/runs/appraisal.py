@@ -131,11 +131,8 @@ def _by_class(table: Tensor, names: Sequence[str]) -> dict[str, Any]:
         right, true, said = table[:, 1, 1], table[:, 1].sum(1), table[:, :, 1].sum(1)
     else:
         right, true, said = table.diagonal(), table.sum(1), table.sum(0)
-    columns = {
-        "precision": right.double() / said,
-        "recall": right.double() / true,
-        "f1": 2.0 * right.double() / (true + said),
-    }
+    right = right.double()
+    columns = {"precision": right / said, "recall": right / true, "f1": 2 * right / (true + said)}
     rows = [
         {"class": name}
         | {key: None if value[at].isnan() else float(value[at]) for key, value in columns.items()}

@@ -28,8 +28,8 @@ from suture.seam import EngineCohort
 from suture.settings import Protocol
 
 NOTHING_TESTED = (
-    "no client has enough test examples to measure {}, so there is no test score; give more nodes the role test (split.test, "
-    "or your own test mask) or choose another evaluation.metric"
+    "no client has enough test examples to measure {}, so there is no test score; give more nodes the role test "
+    "(split.test, or your own test mask) or choose another evaluation.metric"
 )
 
 log = logging.getLogger(__name__)

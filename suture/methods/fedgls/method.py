@@ -56,6 +56,7 @@ from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, prefixed, split, under
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
+from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Scores, Task, score, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
@@ -93,6 +94,8 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     name: ClassVar[str] = "fedgls"
     summary: ClassVar[str] = "clients without edges learn a graph on which the GNN and its distillate agree"
     paper: ClassVar[str] = "Fu et al., TMLR 2024"
+    # Equation (11) compares distributions over classes.
+    targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
     one_model: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
