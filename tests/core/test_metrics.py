@@ -134,11 +134,11 @@ def check(metric: Metric, out: Tensor, y: Tensor, group: Tensor, expected: Calla
 
 
 def drawn(seed: int, width: int, count: int = 60) -> tuple[np.random.Generator, Tensor, Tensor]:
-    """Coarse outputs, so that there are ties, and groups of which one is empty and one has a single example."""
+    """Outputs with ties (rows that occur several times), and groups of which one is empty and one has a single example."""
     rng = np.random.default_rng(seed)
     group = torch.tensor(rng.choice([0, 1, 3], count))
     group[0] = 4
-    return rng, torch.tensor(rng.integers(-4, 5, (count, width)) / 2), group
+    return rng, torch.tensor(rng.normal(size=(20, width)))[torch.tensor(rng.integers(0, 20, count))], group
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
