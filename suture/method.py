@@ -34,7 +34,7 @@ from suture.seam import R as R
 from suture.seam import S as S
 from suture.seam import V as V
 from suture.settings import ModelSettings, TrainingSettings
-from suture.training.losses import in_units, nodes_loss, pairs_loss
+from suture.training.losses import nodes_loss, pairs_loss
 
 S_co = TypeVar("S_co", bound=Record, covariant=True)
 """What clients keep, to whoever only reads it: clients that keep more will do."""
@@ -237,7 +237,7 @@ def _score_nodes(graph: GraphBatch, out_NC: Tensor, metric: str, training: Train
     chosen = slice(None) if with_role.numel() == graph.num_nodes else with_role
     cell = (owner * 4 + graph.role)[chosen]
     measured = metric_for(metric, target.kind)
-    value, total = _measured(measured, in_units(out_NC[chosen], target), graph.y[chosen], cell, clients)
+    value, total = _measured(measured, target.in_units(out_NC[chosen]), graph.y[chosen], cell, clients)
     losses = [
         nodes_loss(out_NC[nodes], graph.y[nodes], owner[nodes], clients, target, training)
         for nodes in (graph.train.nodes, graph.nodes_in(2))

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from suture.core.metrics import Metric, Predicted, fitting
 from suture.graph.batch import GraphBatch
-from suture.training.losses import in_units
 
 Evaluation = dict[str, Any]
 """What evaluation.json holds."""
@@ -69,7 +68,7 @@ def examples_of(graph: GraphBatch, out_NC: Tensor) -> Examples:
         parts = (score_P, pairs.label, pairs.role, graph.segments.client[pairs.nodes[0]])
         return Examples(graph.ids, "link", *(part[pairs.role > 0].cpu() for part in parts))
     nodes = (graph.role > 0).nonzero().squeeze(1)
-    outputs = in_units(out_NC[nodes], graph.target)
+    outputs = graph.target.in_units(out_NC[nodes])
     parts = (outputs, graph.y[nodes], graph.role[nodes], graph.segments.client[nodes])
     return Examples(graph.ids, graph.target.kind, *(part.cpu() for part in parts))
 

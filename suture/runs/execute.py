@@ -17,12 +17,14 @@ from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task, check_target
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
+from suture.runs import origin
 from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
+from suture.runs.card import DataCard
 from suture.runs.evaluation import global_accuracy
 from suture.runs.folder import EMBEDDED, RunFolder
 from suture.runs.loop import Runner
+from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Finished, Tick
-from suture.runs.plan import FEDERATION
 from suture.runs.prepare import Prepared
 from suture.settings import Protocol
 
@@ -67,6 +69,9 @@ def _runner(
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
     log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
+    if prepared.counts and not (folder and folder.saved):
+        for sent in prepared.counts.sent:
+            ledger.record(0, f"census.{sent.step}", sent.direction, sent.message)
     cohort = engine.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
     # The clients of the cut are tested even if they did not train.
     judges = None
@@ -95,6 +100,8 @@ def execute(
 ) -> Finished:
     """Run a method to its end, or from the folder's checkpoint to its end."""
     check_engine(engine)
+    if folder:
+        folder.keep_card(DataCard.of(prepared).as_json(), origin.schema_of(prepared.dataset))
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
     shared, personal = runner.shared(), runner.journey.best_models

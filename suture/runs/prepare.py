@@ -1,7 +1,8 @@
-"""From a graph to clients that can be trained: graph -> preprocess -> cut -> clients on their device."""
+"""From a graph to clients that can be trained: graph -> preprocess -> cut -> census -> clients on their device."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -11,15 +12,19 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from suture.graph import datasets
-from suture.graph.batch import GraphBatch, batch_of, uncut
+from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, uncut
 from suture.graph.cut import Cut, load_manifest, make_cut
-from suture.graph.data import largest_component, num_classes, row_normalise, validate
+from suture.graph.data import num_classes
 from suture.graph.links import hide_from_uncut, hide_links
+from suture.graph.scaling import Statistics, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
+from suture.runs import origin
+from suture.runs.counting import Counts, count, needs_census, target_of
+from suture.runs.intake import check_module
 from suture.runs.plan import Plan
-from suture.settings import PreprocessSettings, Protocol
+from suture.runs.preprocess import preprocess
+from suture.settings import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +35,21 @@ class Prepared:
 
     dataset: str
     data: Data
+    """The whole graph, preprocessed and on the owners' shared scale."""
     cut: Cut
     clients: GraphBatch
     with_hidden_edges: GraphBatch
     """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
     uncut: GraphBatch
     task: Task
+    counts: Counts | None = None
+    """What the owners told of their data before the run, if they were asked."""
+    notes: tuple[str, ...] = ()
+    """All that was dropped or assumed."""
 
     def pieces_for(self, method: Method[Any, Any]) -> GraphBatch:
         """The clients' graphs as a method is shown them."""
         return self.with_hidden_edges if method.sees_hidden_edges else self.clients
-
-
-def preprocess(data: Data, settings: PreprocessSettings) -> Data:
-    """What a protocol does to the whole graph before the cut."""
-    data = validate(data)
-    if settings.largest_component:
-        data = largest_component(data)
-    return row_normalise(data) if settings.row_normalise else data
 
 
 def cut_graph(data: Data, dataset: str, protocol: Protocol, seed: int) -> Cut:
@@ -70,19 +72,40 @@ def prepare(
     parts = cut.partition
     place = torch.device(device)
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
+    outputs, counts = num_classes(data), None
+    if needs_census(protocol, data):
+        counts = count(clients, outputs, protocol, data, seed)
+        data, clients = _on_one_scale(data, clients, cut, counts.statistics)
+    clients = replace(clients, target=target_of(data, protocol, counts))
     shown = clients
     if any(parts.graphless):
-        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids)).edge_index
-        shown = replace(clients, edge_index=edges)
-    whole, outputs = uncut(data, cut.split.roles), num_classes(data)
+        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids))
+        shown = replace(clients, edge_index=edges.edge_index, edge_weight=edges.edge_weight)
+    whole = replace(uncut(data, cut.split.roles), target=clients.target)
     if protocol.task == "link":
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.
         outputs = protocol.model.hidden
         clients, shown = (hide_links(graph, protocol.split, cut.seed) for graph in (clients, shown))
         whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
-    metric = protocol.evaluation.metric
+    if module is not None:
+        check_module(module, clients.x.width, outputs)
+    metric = counts.metric if counts else protocol.evaluation.metric
     task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link", metric=metric)
-    return Prepared(dataset, data, cut, clients.to(place), shown.to(place), whole.to(place), task)
+    notes = (*(data.get("notes") or ()), *parts.notes, *cut.split.notes, *(counts.notes if counts else ()))
+    return Prepared(dataset, data, cut, clients.to(place), shown.to(place), whole.to(place), task, counts, notes)
+
+
+def _on_one_scale(data: Data, clients: GraphBatch, cut: Cut, found: Statistics) -> tuple[Data, GraphBatch]:
+    """The graph and its pieces with features and edge weights as the statistics say."""
+    data = copy.copy(data)
+    if found.scale:
+        data.x = standardised(data.x, found)
+        whole = Features(feature_matrix(data.x), clients.segments)
+        clients = replace(clients, x=whole.take(torch.cat(list(cut.partition.members)), clients.segments))
+    if found.edge_scale != 1 and clients.edge_weight is not None:
+        data.edge_weight = data.edge_weight / found.edge_scale
+        clients = replace(clients, edge_weight=clients.edge_weight / found.edge_scale)
+    return data, clients
 
 
 class Source:
@@ -100,7 +123,7 @@ class Source:
     ) -> None:
         self.made, self.module, self.device = made, module, device
         begun = time.perf_counter()
-        loaded = datasets.load(made.dataset, data_root) if data is None else data
+        loaded = origin.load(made.dataset, data_root) if data is None else data
         self.graph = preprocess(loaded, made.protocol.preprocess)
         log.info("loaded %s: %d nodes, %.2f s", made.dataset, self.graph.num_nodes, time.perf_counter() - begun)
         self.given = load_manifest(manifest, self.graph) if manifest is not None else None

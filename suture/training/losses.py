@@ -60,13 +60,6 @@ def standardised(y_BC: Tensor, target: Target) -> Tensor:
     return (y_BC - y_BC.new_tensor(target.shift)) / y_BC.new_tensor(target.scale)
 
 
-def in_units(out_BC: Tensor, target: Target) -> Tensor:
-    """Outputs as the user's numbers; other outputs as they are."""
-    if target.kind != "value" or not target.scale:
-        return out_BC
-    return out_BC * out_BC.new_tensor(target.scale) + out_BC.new_tensor(target.shift)
-
-
 def _binary(score: Tensor, truth: Tensor, settings: TrainingSettings) -> Tensor:
     loss = F.binary_cross_entropy_with_logits(score, truth, reduction="none")
     return _focal(loss, settings) if settings.loss == "focal" else loss
