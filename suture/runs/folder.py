@@ -6,6 +6,7 @@ privacy.json      training examples and degrees of every client         data.jso
 schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
+evaluation.json   after: every metric of every client, per class, with confusion matrices
 memory.safetensors  what a method that mends graphs needs to mend those it predicts on after the run
 kept/             tensors that a method kept for drawing
 
@@ -48,6 +49,7 @@ from suture.method import Method
 from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
 from suture.plugins import Source
+from suture.runs.appraisal import Evaluation
 from suture.runs.checkpoint import (
     load_checkpoint,
     load_models,
@@ -65,7 +67,7 @@ COMPARISON, RUN = "compare.json", "run.json"
 CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
 DATA, SCHEMA = "data.json", "schema.json"
-CHECKPOINT, RESULT, MODELS = "checkpoint", "result.json", "model.safetensors"
+CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
 MEMORY = "memory.safetensors"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
@@ -181,7 +183,12 @@ class RunFolder:
         write_atomically(self.path / KEPT / f"{name}.safetensors", content)
 
     def finish(
-        self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any], memory: Record | None = None
+        self,
+        outcome: Outcome,
+        models: Sequence[Model],
+        method: Method[Any, Any],
+        evaluation: Evaluation | None = None,
+        memory: Record | None = None,
     ) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
@@ -189,6 +196,8 @@ class RunFolder:
             save_record(self.path / MEMORY, memory)
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
         save_models(self.path / MODELS, models, description)
+        if evaluation is not None:
+            write_json(self.path / EVALUATION, evaluation)
         write_json(self.path / RESULT, outcome.as_json())
         with disk_errors("clean", self.path / CHECKPOINT):
             shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
@@ -285,9 +294,18 @@ def read_outcome(path: Path) -> Outcome | None:
         return None
     result: dict[str, Any] = read_json(path / RESULT, "result")
     try:
-        return Outcome(**{**result, "suspects": tuple(map(str, result.get("suspects", ())))})
+        lists = {name: tuple(result.get(name, ())) for name in ("suspects", "best_rounds", "warnings")}
+        return Outcome(**{**result, **lists})
     except TypeError as error:
         raise IntegrityError(f"{path / RESULT} is not complete; it is damaged, start the run anew") from error
+
+
+def read_evaluation(path: Path) -> Evaluation | None:
+    """Every metric of a finished run; None where owners keep theirs."""
+    if not (path / EVALUATION).exists():
+        return None
+    evaluation: Evaluation = read_json(path / EVALUATION, "evaluation")
+    return evaluation
 
 
 def read_metrics(path: Path) -> list[Line]:
