@@ -1,115 +1,147 @@
-"""`suture show` and `suture export`."""
+"""`suture export`: a trained model for people who have PyTorch Geometric, or only PyTorch, and no Suture."""
 
 from __future__ import annotations
 
-import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from suture.core.storage import write_atomically
+from suture.core.storage import read_json, sha256_of_file, staged_folder, write_atomically
 from suture.core.tree import Tree
-from suture.errors import ConfigError, IntegrityError, unknown
-from suture.nn.export import PARTS, GprPropagation, state_for_pyg, to_pyg
+from suture.errors import ConfigError, DataError, IntegrityError, unknown
+from suture.nn.export import PARTS, arguments, state_for_pyg, to_pyg
 from suture.report import console
-from suture.report.view import folder_report
-from suture.runs.folder import MODELS, is_comparison, place_of, read_asked, read_models, read_plan
-from suture.settings import ModelSettings
+from suture.report.loader import Told, loaded, loader_code
+from suture.report.model_card import Subject, card_text
+from suture.runs import folder as folders
+from suture.runs.outcome import SHARED
+from suture.runs.trained import Trained
 
-SHARED = "shared"
-
-
-def show(path: Path) -> None:
-    """Print a run or comparison folder."""
-    console.results().print(folder_report(path))
+VALUES, LOADER, PROGRAM, SCHEMA, CARD = "model.safetensors", "loader.py", "model.pt2", "schema.json", "MODEL_CARD.md"
+ONE_FILE = ".safetensors"
 
 
 def export(path: Path, client: str | None, out: Path) -> None:
-    """Write one model of a finished run as a PyG state dict, and print how to load it."""
-    asked = read_asked(path)
-    if is_comparison(path):
-        runs = [str(place_of(path, method, seed)) for method in asked.methods for seed in asked.seeds]
-        raise ConfigError(f"{path} is a comparison; export one of its runs: {', '.join(runs)}")
-    models, description = read_models(path)
-    params = _choose(models, client, path)
-    if asked.own_module or _settings(description, path).kind not in PARTS:
-        state, snippet = {name: value[0] for name, value in params.items()}, _own_snippet(out)
-    else:
-        settings = _settings(description, path)
-        state = state_for_pyg(params, settings)
-        scaled = read_plan(path).protocol.preprocess.row_normalise
-        snippet = pyg_snippet(to_pyg(params, settings, *_sizes(params, settings)), out, scaled)
-    write_atomically(out, safetensors.torch.save(state))
-    console.notes().print(f"wrote {out}; load it with:", soft_wrap=True)
-    console.results().out(snippet, end="")
+    """Write one model of a finished run: as a folder, or as one file with the code to load it printed."""
+    trained = Trained.read(path, with_network=False)
+    params = _choose(trained.models, client, path)
+    stock = not folders.read_asked(path).own_module and trained.method.model.kind in PARTS
+    module, state = None, {name: value[0].contiguous() for name, value in params.items()}
+    if stock:
+        settings, sizes = trained.method.model, (trained.task.features, trained.task.classes)
+        module, state = to_pyg(params, settings, *sizes, weighted=trained.card.weighted), state_for_pyg(params, settings)
+    told = told_of(trained, module)
+    whose = "" if client is None else f", of {client}"
+    title = (
+        f"A model trained by {trained.method.name} on {trained.card.dataset}{whose}, without the program that trained it."
+    )
+    content = safetensors.torch.save(state, told.metadata())
+    if out.suffix == ONE_FILE:
+        write_atomically(out, content)
+        console.notes().print(f"wrote {out}; load it with:", soft_wrap=True)
+        code = loader_code(module, told, title, out, whole=False)
+        console.results().out(
+            code + "\n\nscores = predict(x, edge_index" + (", edge_weight)\n" if told.weighted else ")\n"), end=""
+        )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is there already; choose another folder with --out")
+    with staged_folder(out) as folder:
+        (folder / VALUES).write_bytes(content)
+        code = loader_code(module, told, title, Path(VALUES), whole=True)
+        (folder / LOADER).write_text(code, encoding="utf-8")
+        if module is not None:
+            save_program(loaded(code, folder / VALUES), told, folder / PROGRAM)
+        if trained.schema is not None:
+            (folder / SCHEMA).write_bytes(trained.schema.read_bytes())
+        hashes = {file.name: sha256_of_file(file) for file in folder.iterdir()}
+        subject = _subject(path, trained, told, client or SHARED, sum(value.numel() for value in state.values()), hashes)
+        (folder / CARD).write_text(card_text(subject), encoding="utf-8")
+    _tell(out, trained, module)
 
 
-def _choose(models: dict[str, Tree], client: str | None, path: Path) -> Tree:
+def told_of(trained: Trained, module: nn.Module | None) -> Told:
+    """What a loader must know; `module` None: the network is somebody's own."""
+    card, preprocess, found = trained.card, trained.protocol.preprocess, trained.card.statistics
+    weighted = card.weighted if module is None else "edge_weight" in arguments(module, weighted=card.weighted)
+    edges = "as given" if card.directed else "both ways"
+    if trained.schema is not None and preprocess.direction == "mirror":
+        edges = "mirror" if read_json(trained.schema, "schema").get("directed") else edges
+    return Told(
+        kind=card.kind,
+        outputs=card.outputs,
+        features=card.features,
+        edges=edges,
+        weighted=weighted,
+        row_normalise=preprocess.row_normalise,
+        shift=found.shift if found else (),
+        scale=found.scale if found else (),
+        target_shift=trained.target.shift,
+        target_scale=trained.target.scale,
+        edge_scale=found.edge_scale if found else 1.0,
+        classes=card.class_names,
+        feature_names=card.feature_names,
+        stock=module is not None,
+    )
+
+
+def save_program(model: nn.Module, told: Told, file: Path) -> None:
+    """The whole model by torch.export, for any number of nodes and edges."""
+    nodes, edges = torch.export.Dim("nodes", min=1), torch.export.Dim("edges", min=0)
+    inputs: tuple[Tensor, ...] = (torch.zeros(3, told.features), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    shapes: dict[str, dict[int, Any]] = {"x": {0: nodes}, "edge_index": {1: edges}}
+    if told.weighted:
+        inputs, shapes = (*inputs, torch.ones(4)), shapes | {"edge_weight": {0: edges}}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(model, inputs, dynamic_shapes=shapes), file)
+
+
+def _choose(models: Any, client: str | None, path: Path) -> Tree:
     if client is None and SHARED not in models:
         raise ConfigError(f"every client of {path} has its own model; choose one with --client: {', '.join(models)}")
     name = client or SHARED
     if name in models:
-        return models[name]
+        chosen: Tree = models[name]
+        return chosen
     if set(models) == {SHARED}:
         raise ConfigError(f"all clients of {path} share one model; leave --client out")
     raise unknown("client", name, models)
 
 
-def _settings(description: dict[str, Any], path: Path) -> ModelSettings:
-    try:
-        return ModelSettings(**description["model"])
-    except (KeyError, TypeError) as error:
-        raise IntegrityError(f"{path / MODELS} does not say which network it holds; train it again") from error
+def _subject(path: Path, trained: Trained, told: Told, client: str, parameters: int, hashes: dict[str, str]) -> Subject:
+    outcome = folders.read_outcome(path)
+    if outcome is None:
+        raise IntegrityError(f"{path} is not finished; first run: suture resume {path}")
+    return Subject(
+        trained=trained,
+        outcome=outcome,
+        told=told,
+        client=client,
+        evaluation=folders.read_evaluation(path),
+        schema=None if trained.schema is None else read_json(trained.schema, "schema"),
+        parameters=parameters,
+        environment=folders.read_environment(path),
+        hashes=hashes,
+    )
 
 
-def _sizes(params: Tree, settings: ModelSettings) -> tuple[int, int]:
-    """Features and classes, read off the first weight [1, F, ...] and the last layer's bias [1, C]."""
-    first = params["layer1.self" if settings.kind == "sage" else "layer1.weight"]
-    last = "head" if settings.head else f"layer{settings.layers}"
-    return first.shape[1], params[f"{last}.bias"].shape[1]
-
-
-def pyg_snippet(module: nn.Module, file: Path, row_normalised: bool) -> str:
-    """Code that rebuilds the module from stock layers, loads its values and applies it."""
-    layers = {name: _constructor(layer) for name, layer in module.named_children()}
-    used = {code.partition("(")[0] for code in layers.values()}
-    plain, ours = used & {"Dropout", "Linear", "ReLU"}, used & {GprPropagation.__name__}
-    steps = []
-    for name, code in layers.items():
-        wiring = "x -> x" if code.partition("(")[0] in plain else "x, edge_index -> x"
-        steps.append(f'    "{name}": ({code}, "{wiring}"),')
-    scaling = ["total = x.sum(1, keepdim=True)", "x = x / total.masked_fill(total == 0, 1)  # as in training"]
-    lines = [
-        "from collections import OrderedDict",
-        "",
-        "from safetensors.torch import load_file",
-        *([f"from {GprPropagation.__module__} import {GprPropagation.__name__}"] if ours else []),
-        f"from torch.nn import {', '.join(sorted(plain))}",
-        f"from torch_geometric.nn import {', '.join([*sorted(used - plain - ours), 'Sequential'])}",
-        "",
-        'model = Sequential("x, edge_index", OrderedDict({',
-        *steps,
-        "}))",
-        f'model.load_state_dict(load_file("{file}"))',
-        "model.eval()",
-        *(scaling if row_normalised else []),
-        "scores = model(x, edge_index)",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _constructor(layer: nn.Module) -> str:
-    """What a layer prints about itself, made into valid Python."""
-    if isinstance(layer, GprPropagation):
-        return f"{GprPropagation.__name__}({layer.gamma.numel() - 1})"
-    return re.sub(r", aggr=\w+|, inplace=False|, bias=True|in_features=|out_features=", "", repr(layer))
-
-
-def _own_snippet(file: Path) -> str:
-    return (
-        "from safetensors.torch import load_file\n\n"
-        f'your_module.load_state_dict(load_file("{file}"), strict=False)\n'
-        "your_module.eval()\n"
+def _tell(out: Path, trained: Trained, module: nn.Module | None) -> None:
+    told = console.notes()
+    names = [VALUES, LOADER, *([PROGRAM] if module is not None else []), CARD]
+    console.results().print(f"wrote {out}: {', '.join(names)}", soft_wrap=True, markup=False, highlight=False)
+    if trained.method.mends != "nothing":
+        told.print(
+            f"note: what {trained.method.name} mends graphs with is not in it; it gives what suture predict --no-mend does",
+            soft_wrap=True,
+            markup=False,
+        )
+    if module is None:
+        told.print("note: the network is not in it, only its values: load(layers=YourNetwork(...))", markup=False)
+    told.print(
+        f"use it: python {out / LOADER} graph.npz predictions.csv, or read {out / CARD}", soft_wrap=True, markup=False
     )

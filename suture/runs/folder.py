@@ -345,6 +345,11 @@ def schema_of(path: Path) -> Path | None:
     return path / SCHEMA if (path / SCHEMA).exists() else None
 
 
+def read_environment(path: Path) -> dict[str, object]:
+    """Where a run was computed, and by which code."""
+    return read_json(path / ENVIRONMENT, "description of the machine")
+
+
 def environment() -> dict[str, object]:
     """Where a run was computed, and by which code."""
     return {

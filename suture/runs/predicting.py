@@ -25,9 +25,8 @@ from suture.graph.target import Target
 from suture.runs import origin
 from suture.runs.counting import kind_of
 from suture.runs.preprocess import preprocess
-from suture.runs.trained import Trained
+from suture.runs.trained import WHOLE, Trained
 
-UNCUT = "uncut"
 ACTIVATIONS_AT_A_TIME = 1 << 28
 """Hidden values of the owners that are computed together: 1 GB."""
 MOST_NAMED = 8
@@ -52,7 +51,7 @@ class Predictions:
     @property
     def whole(self) -> bool:
         """Whether the graph has no owners that could be named."""
-        return self.owners == (UNCUT,)
+        return self.owners == (WHOLE,)
 
     @property
     def probability(self) -> Tensor:
@@ -179,14 +178,14 @@ def _pieces(trained: Trained, graph: Data, known: bool, uncut: bool) -> Partitio
     """Who predicts which nodes."""
     everything = torch.arange(int(graph.num_nodes))
     if uncut:
-        return Partition((UNCUT,), (everything,), (False,))
+        return Partition((WHOLE,), (everything,), (False,))
     if known and trained.cut is not None and not _owned_otherwise(trained, graph):
         parts = trained.cut.partition
         hidden = (False,) * len(parts.ids) if trained.method.sees_hidden_edges else parts.graphless
         return Partition(parts.ids, parts.members, tuple(hidden))
     if graph.get("client") is None:
         note = "the graph names no owners, so that it is predicted as one piece, by the model for everybody"
-        return Partition((UNCUT,), (everything,), (False,), notes=(note,))
+        return Partition((WHOLE,), (everything,), (False,), notes=(note,))
     present = torch.bincount(graph.client, minlength=len(graph.owners)).nonzero().squeeze(1).tolist()
     members = tuple(torch.nonzero(graph.client == number).squeeze(1) for number in present)
     return Partition(tuple(str(graph.owners[number]) for number in present), members, (False,) * len(members))
@@ -253,7 +252,7 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
             "and the run's scores are not about that"
         )
         return
-    strangers = [name for name in parts.ids if name not in trained.card.owners and name != UNCUT]
+    strangers = [name for name in parts.ids if name not in trained.card.owners and name != WHOLE]
     if strangers:
         yield f"{_listed(strangers)} did not take part in the run; the model for everybody predicts for them"
     if method.mends == "nothing":

@@ -31,6 +31,9 @@ from suture.runs.origin import FEDERATION
 from suture.runs.outcome import SHARED, Finished
 from suture.settings import Protocol
 
+WHOLE = "uncut"
+"""In place of an owner's name: the graph in one piece."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -53,14 +56,14 @@ class Trained:
     """Of the folder that was trained on, if it was one."""
 
     @staticmethod
-    def read(path: Path, module: ModuleFactory | None = None) -> Trained:
-        """The run in a folder; `module` makes the user's own network, if it was one."""
+    def read(path: Path, module: ModuleFactory | None = None, *, with_network: bool = True) -> Trained:
+        """The run in a folder; `module` makes the user's own network, if it was one and if it is needed."""
         asked = folders.read_asked(path)
         if folders.is_comparison(path):
             runs = [str(folders.place_of(path, method, seed)) for method in asked.methods for seed in asked.seeds]
             raise ConfigError(f"{path} is a comparison; choose one of its runs: {', '.join(runs)}")
         models, _ = folders.read_models(path)
-        if asked.own_module and module is None:
+        if asked.own_module and module is None and with_network:
             raise ConfigError(f"the network of {path} was your own; in Python: suture.predict({str(path)!r}, model=...)")
         made, card = folders.read_plan(path), DataCard.read(folders.read_card(path))
         if made.protocol.task == "link":
@@ -111,8 +114,9 @@ class Trained:
         """Refuse owners for whom there is no model."""
         absent = [name for name in owners if name not in self.models]
         if absent and SHARED not in self.models:
+            whom = "the graph as a whole" if absent == [WHOLE] else ", ".join(absent)
             raise ConfigError(
-                f"{self.name} has no model for {', '.join(absent)}: with {self.method.name} every client has its own, "
+                f"{self.name} has no model for {whom}: with {self.method.name} every client has its own, "
                 f"and there are those of {', '.join(self.models)}; train with a method that shares one, such as fedavg"
             )
 
