@@ -15,13 +15,14 @@ from suture.core.tree import Tree
 from suture.errors import ConfigError, DataError, IntegrityError, unknown
 from suture.nn.export import PARTS, arguments, state_for_pyg, to_pyg
 from suture.report import console
-from suture.report.loader import Told, loaded, loader_code
+from suture.report.loader import LOADER, Told, loaded, loader_code
 from suture.report.model_card import Subject, card_text
 from suture.runs import folder as folders
+from suture.runs import origin
 from suture.runs.outcome import SHARED
 from suture.runs.trained import Trained
 
-VALUES, LOADER, PROGRAM, SCHEMA, CARD = "model.safetensors", "loader.py", "model.pt2", "schema.json", "MODEL_CARD.md"
+VALUES, PROGRAM, SCHEMA, CARD = "model.safetensors", "model.pt2", "schema.json", "MODEL_CARD.md"
 ONE_FILE = ".safetensors"
 
 
@@ -29,24 +30,19 @@ def export(path: Path, client: str | None, out: Path) -> None:
     """Write one model of a finished run: as a folder, or as one file with the code to load it printed."""
     trained = Trained.read(path, with_network=False)
     params = _choose(trained.models, client, path)
-    stock = not folders.read_asked(path).own_module and trained.method.model.kind in PARTS
     module, state = None, {name: value[0].contiguous() for name, value in params.items()}
-    if stock:
+    if not folders.read_asked(path).own_module and trained.method.model.kind in PARTS:
         settings, sizes = trained.method.model, (trained.task.features, trained.task.classes)
         module, state = to_pyg(params, settings, *sizes, weighted=trained.card.weighted), state_for_pyg(params, settings)
     told = told_of(trained, module)
-    whose = "" if client is None else f", of {client}"
-    title = (
-        f"A model trained by {trained.method.name} on {trained.card.dataset}{whose}, without the program that trained it."
-    )
     content = safetensors.torch.save(state, told.metadata())
+    title = f"A model trained by {trained.method.name} on {origin.label(trained.card.dataset)}"
+    title += f"{'' if client is None else f', that of {client}'}, without the program that trained it."
     if out.suffix == ONE_FILE:
         write_atomically(out, content)
         console.notes().print(f"wrote {out}; load it with:", soft_wrap=True)
-        code = loader_code(module, told, title, out, whole=False)
-        console.results().out(
-            code + "\n\nscores = predict(x, edge_index" + (", edge_weight)\n" if told.weighted else ")\n"), end=""
-        )
+        applied = f"\n\nscores = predict(x, edge_index{', edge_weight' if told.weighted else ''})\n"
+        console.results().out(loader_code(module, told, title, out, whole=False) + applied, end="")
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out} is there already; choose another folder with --out")

@@ -20,6 +20,8 @@ from torch import nn
 
 from suture.nn.export import OURS, GprPropagation, WeightedMeanConv, arguments
 
+LOADER = "loader.py"
+_UNUSUAL = re.compile(r"[^\w .,:/=()-]")
 PLAIN = frozenset({"Dropout", "Linear", "ReLU"})
 MEANINGS = {
     "class": ("probabilities", "probabilities of the classes"),
@@ -73,14 +75,17 @@ def loader_code(module: nn.Module | None, told: Told, title: str, file: Path, *,
         "from pathlib import Path",
     ]
     filled = Template(template("loader")).substitute(
-        TITLE=title,
+        TITLE=_UNUSUAL.sub("_", title),
         FILE=file.name,
-        PATH=repr(file.name if whole else str(file)),
+        PATH=f'Path(__file__ if "__file__" in globals() else "{LOADER}").resolve().parent / {file.name!r}'
+        if whole
+        else f"Path({str(file)!r})",
         OUT=name,
         CALL=", edge_weight" if told.weighted else "",
         FEATURES=told.features,
         OUTPUTS=told.outputs,
         MEANING=meaning[0].upper() + meaning[1:],
+        meaning=meaning,
         EDGES=EDGES[told.edges],
         STANDARD="\n".join([*lines, *(["", "import numpy as np"] if whole else [])]),
         IMPORTS=_imports(module),
@@ -149,5 +154,5 @@ def _constructor(layer: nn.Module) -> str:
 def loaded(code: str, file: Path) -> Any:
     """The model that the code of a loader makes of a file, made by that very code."""
     namespace: dict[str, Any] = {"__name__": "loader"}
-    exec(compile(code, "loader.py", "exec"), namespace)
+    exec(compile(code, LOADER, "exec"), namespace)
     return namespace["load"](file)

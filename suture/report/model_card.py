@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from suture.report.loader import EDGES, MEANINGS, Told, template
+from suture.runs import origin
 from suture.runs.outcome import SHARED, Outcome
 from suture.runs.trained import Trained
 
@@ -71,7 +72,7 @@ def card_text(subject: Subject) -> str:
     method = trained.method
     return Template(template("model_card")).substitute(
         METHOD=method.name,
-        DATASET=card.dataset,
+        DATASET=origin.label(card.dataset),
         WHAT=_what(told),
         FEATURES=f"{told.features:,}",
         WHOSE="one model for all owners" if subject.client == SHARED else f"the model of {subject.client}",
@@ -81,7 +82,7 @@ def card_text(subject: Subject) -> str:
         PARAMETERS=f"{subject.parameters:,}",
         OUT=MEANINGS[told.kind][0],
         CALL=", edge_weight" if told.weighted else "",
-        EDGES=f"{told.edges}: {EDGES[told.edges]}",
+        EDGES=EDGES[told.edges],
         PROGRAM=_program(told),
         MENDING=_mending(trained),
         SUMMARY=f"{method.summary}{f' ({method.paper})' if method.paper else ''}",
@@ -170,7 +171,8 @@ def _schema(schema: Mapping[str, Any] | None) -> Iterator[str]:
     for column in columns[:MOST_COLUMNS]:
         more = f"{len(column['categories'])} categories" if column.get("categories") else ""
         more = f"{column['width']:,} wide" if column.get("width") else more
-        yield " ".join(f"| {column['name']} | {column['kind']} | {more} |".split())
+        name = " ".join(column["name"].split()).replace("|", "\\|")
+        yield f"| {name} | {column['kind']} | {more} |"
     if len(columns) > MOST_COLUMNS:
         yield f"| and {len(columns) - MOST_COLUMNS} more | | |"
     yield ""

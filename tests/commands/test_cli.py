@@ -227,7 +227,7 @@ class TestFolders:
         assert said.code == 0
         settings = load_protocol(here / "r/config.toml").base.values["preprocess"]
         graph = preprocess(datasets.load(GRAPH), api.plan(GRAPH).protocol.preprocess)
-        assert settings == {"largest_component": True, "row_normalise": True}
+        assert settings["largest_component"] and settings["row_normalise"]
         raw = datasets.load(GRAPH).x.to_dense()
         known: dict[str, object] = {"x": raw[graph.node_id], "edge_index": graph.edge_index}
         exec(said.out, known)
