@@ -215,9 +215,13 @@ class TestWhatCannotBeExportedWhole:
         assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_intervals_are_the_published_ones() -> None:
-    """Wilson: 10 of 20 is 0.299 to 0.701 (Newcombe 1998); Hanley and McNeil 1982, page 32: area 0.893, 51 and 58, se 0.032."""
+def test_intervals_against_published_and_simulated_ones() -> None:
+    """Wilson: 10 of 20 is 0.299 to 0.701 (Newcombe 1998). Hanley and McNeil's is exact for exponential scores."""
     assert wilson(0.5, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
     assert wilson(1.0, 10)[1] == pytest.approx(1.0)
-    low, _ = hanley(0.893, 51, 58)
-    assert (0.893 - low) / 1.96 == pytest.approx(0.032, abs=5e-4)
+    rng, positive, negative = np.random.default_rng(0), 30, 60
+    high, low = rng.exponential(4.0, (4000, positive, 1)), rng.exponential(1.0, (4000, 1, negative))
+    areas = (high > low).mean((1, 2))
+    bottom, top = hanley(0.8, positive, negative)
+    assert areas.mean() == pytest.approx(0.8, abs=0.01)
+    assert (top - bottom) / 2 / 1.96 == pytest.approx(areas.std(), rel=0.05)
