@@ -33,7 +33,13 @@ class Kind:
 
 
 def write_tables(
-    out: Path, kind: Kind, first: int = 0, nodes: int = 90, seed: int = 0, owners: tuple[str, ...] = OWNERS, crossing: int = 20
+    out: Path,
+    kind: Kind,
+    first: int = 0,
+    nodes: int = 90,
+    seed: int = 0,
+    owners: tuple[str, ...] = OWNERS,
+    crossing: int = 20,
 ) -> None:
     """nodes.csv and edges.csv; every fifth node has no label."""
     rng = np.random.default_rng(seed)
@@ -48,7 +54,7 @@ def write_tables(
         table.writerow(["id", "owner", "income", "age", "town", *kind.labels])
         for v in range(nodes):
             label: list[object] = {
-                "classification": ["low mid high".split()[truth[v]]],
+                "classification": [("low", "mid", "high")[truth[v]]],
                 "multi-label": [int(truth[v] > 0), int(age[v] > 50)],
                 "regression": [round(float(income[v] / 10 + rng.normal()), 3)],
             }[kind.task]

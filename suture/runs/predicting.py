@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from suture.graph.data import fingerprint
 from suture.graph.partition import Partition
 from suture.graph.scaling import standardised
 from suture.graph.target import Target
+from suture.method import Method
 from suture.runs import origin
 from suture.runs.counting import kind_of
 from suture.runs.preprocess import preprocess
@@ -256,6 +258,8 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
     if strangers:
         yield f"{_listed(strangers)} did not take part in the run; the model for everybody predicts for them"
     if method.mends == "nothing":
+        if _forgets(method):
+            yield f"{method.name} trained on graphs that it had completed, and does not say how to complete these (recalled)"
         return
     if mended:
         yield f"{method.name} has mended the pieces of {_listed(mended)} before predicting (--no-mend: without)"
@@ -263,6 +267,12 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
         without = [name for name in parts.ids if name not in mended]
         why = "" if trained.can_mend(without, known) else f": {_why_not(trained, known)}" if not mended else ""
         yield f"not mended: {_listed(without)}{why}"
+
+
+def _forgets(method: Method[Any, Any]) -> bool:
+    """Whether a method shows its clients other graphs than their own, and can do so only while it runs."""
+    kind = type(method)
+    return kind.seen is not Method.seen and kind.recalled is Method.recalled and kind.predict is Method.predict
 
 
 def _left_out(graph: Data, owner_N: Tensor) -> Iterator[str]:

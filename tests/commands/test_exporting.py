@@ -82,9 +82,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     for name, place in places.items():
         table = pl.read_csv(place / "found.csv")
         values = table.drop("node").to_numpy()
-        made[name] = Case(
-            place / "run", GraphFolder.read(place / "new/graph"), place / "model", values, table.columns[1:]
-        )
+        made[name] = Case(place / "run", GraphFolder.read(place / "new/graph"), place / "model", values, table.columns[1:])
     return made
 
 

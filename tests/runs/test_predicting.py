@@ -110,7 +110,9 @@ class TestNodesThatCameLater:
         found, data = suture.predict(run, later.path), later.to_data()
         for k in range(3):
             nodes = torch.nonzero(data.client == k).squeeze(1)
-            torch.testing.assert_close(found.probability[nodes], by_hand(result.model(), data, run, nodes), atol=1e-5, rtol=0)
+            torch.testing.assert_close(
+                found.probability[nodes], by_hand(result.model(), data, run, nodes), atol=1e-5, rtol=0
+            )
         assert any("20 edges between owners were left out" in note for note in found.notes)
 
     def test_uncut_takes_edges_between_owners_in(self, fedavg: tuple[Path, suture.Result], later: GraphFolder) -> None:
@@ -146,7 +148,7 @@ class TestNodesThatCameLater:
     def test_a_new_owner_is_refused_where_everybody_has_a_model(self, graph: GraphFolder, tmp_path: Path) -> None:
         trained(graph, tmp_path / "run", "local")
         east = imported(tmp_path / "east", Kind(), tmp_path / "run/schema.json", nodes=30, owners=("east",))
-        with pytest.raises(ConfigError, match="no model for east.*those of north, south, west"):
+        with pytest.raises(ConfigError, match=r"no model for east.*those of north, south, west"):
             suture.predict(tmp_path / "run", east.path)
         with pytest.raises(ConfigError, match="no model for the graph as a whole"):
             suture.predict(tmp_path / "run", uncut=True)
@@ -176,12 +178,12 @@ class TestRefusals:
         assert not out.exists()
 
     def test_a_graph_of_another_width(self, fedavg: tuple[Path, suture.Result]) -> None:
-        with pytest.raises(DataError, match="2 features.*was trained on"):
+        with pytest.raises(DataError, match=r"2 features.*was trained on"):
             suture.predict(fedavg[0], Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]])))
 
     def test_a_comparison_names_its_runs(self, graph: GraphFolder, tmp_path: Path) -> None:
         suture.compare(graph.path, ["fedavg", "local"], seeds=[0], out=tmp_path / "c", overrides=FEW)
-        with pytest.raises(ConfigError, match="is a comparison; choose one of its runs: .*fedavg-seed0.*local-seed0"):
+        with pytest.raises(ConfigError, match=r"is a comparison; choose one of its runs: .*fedavg-seed0.*local-seed0"):
             suture.predict(tmp_path / "c")
 
     def test_links(self, tmp_path: Path) -> None:
