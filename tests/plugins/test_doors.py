@@ -366,7 +366,10 @@ def test_a_wrong_method(
         (("--set", "partition.kind=others.py:tiny"), "others.py:tiny fails (TypeError: "),
         (("--dataset", "others.py:alone"), "others.py:alone cannot be made (ValueError: not today); repair its function"),
         (("--set", "evaluation.metric=others.py:tiny"), "is no metric"),
-        (("--set", "evaluation.metric=roc_auc"), "the metric roc_auc is for link prediction, not for node prediction"),
+        (
+            ("--protocol", "fedpub-link", "--set", "evaluation.metric=mae"),
+            "the metric mae is for numbers of nodes, not for links",
+        ),
         (("--set", "evaluation.metric=acuracy"), "unknown evaluation.metric 'acuracy': did you mean 'accuracy'?"),
         (("--dataset", "others.py:Doubled"), "is no dataset: it must be a function"),
         (("--dataset", "others.py:tiny:size=4"), "unknown argument of others.py:tiny 'size'"),
