@@ -14,7 +14,8 @@ from torch_geometric.data import Data
 
 from suture import plugins
 from suture.errors import ConfigError, DataError, IntegrityError, unknown
-from suture.graph.data import num_classes, validate
+from suture.graph.checks import validate
+from suture.graph.data import num_classes
 from suture.graph.sources import cache as source_cache
 from suture.graph.sources import read as source_read
 from suture.graph.sources.catalogue import PUBLIC, DatasetInfo, RawSet

@@ -25,7 +25,8 @@ from suture.core.kernels import SparseMatrix
 from suture.core.storage import write_atomically
 from suture.errors import DataError
 from suture.graph.batch import GraphBatch, batch_of
-from suture.graph.data import MASKS, csr_from_parts, num_classes, row_normalise, validate
+from suture.graph.checks import validate
+from suture.graph.data import MASKS, csr_from_parts, num_classes, row_normalise
 
 FORMAT = "suture-shard/1"
 

@@ -13,7 +13,8 @@ import torch
 from torch_geometric.data import Data
 
 from suture.errors import ConfigError
-from suture.graph.data import csr_tensor, validate
+from suture.graph.checks import validate
+from suture.graph.data import csr_tensor
 
 ROWS_AT_ONCE = 256
 WITHIN_COMMUNITY = 0.9

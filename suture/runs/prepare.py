@@ -13,8 +13,9 @@ from torch_geometric.data import Data
 
 from suture.graph import datasets
 from suture.graph.batch import GraphBatch, batch_of, uncut
+from suture.graph.checks import validate
 from suture.graph.cut import Cut, load_manifest, make_cut
-from suture.graph.data import largest_component, num_classes, row_normalise, validate
+from suture.graph.data import largest_component, num_classes, row_normalise
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory

@@ -10,18 +10,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
-from torch_geometric.utils import coalesce, is_undirected, to_undirected
 
 from suture.errors import DataError, SutureError
-from suture.graph.data import MASKS, csr_tensor
+from suture.graph.checks import checked
+from suture.graph.data import MASKS, csr_tensor, scipy_matrix
 
-MOST_CLASSES = 10_000
-LARGEST = 1e18
-"""Features beyond this overflow when they are squared in single precision."""
 KNOWN = (
     "a PyG Data, a list or dict of them (one for each owner), a NetworkX graph, a SciPy or NumPy adjacency matrix with "
     "x= and y=, a .pt file, or a folder made by `suture import`"
@@ -47,15 +43,15 @@ def from_any(graph: object, *, x: object = None, y: object = None) -> Data:
     if isinstance(graph, (str, Path)):
         return _from_path(Path(graph), x, y)
     if isinstance(graph, Data):
-        return _checked(_with(graph, x, y))
+        return checked(_with(graph, x, y))
     if isinstance(graph, Mapping) and graph and all(isinstance(part, Data) for part in graph.values()):
         return _of_owners([str(name) for name in graph], list(graph.values()))
     if isinstance(graph, Sequence) and graph and all(isinstance(part, Data) for part in graph):
         return _of_owners([f"owner-{number}" for number in range(1, len(graph) + 1)], graph)
     if sp.issparse(graph) or isinstance(graph, np.ndarray):
-        return _checked(_with(_from_matrix(graph), x, y))
+        return checked(_with(_from_matrix(graph), x, y))
     if hasattr(graph, "is_directed") and hasattr(graph, "nodes") and hasattr(graph, "edges"):
-        return _checked(_with(_from_networkx(graph), x, y))
+        return checked(_with(_from_networkx(graph), x, y))
     raise DataError(f"a graph cannot be made of {type(graph).__name__}; give {KNOWN}")
 
 
@@ -142,29 +138,33 @@ def _of_owners(names: list[str], parts: Sequence[Data]) -> Data:
     """Graphs of several owners, side by side."""
     if len(set(names)) != len(names):
         raise DataError("two owners have the same name; give each its own")
-    checked = []
+    pieces: list[Data] = []
     for name, part in zip(names, parts, strict=True):
         try:
-            checked.append(_checked(_with(part, None, None)))
+            pieces.append(checked(_with(part, None, None)))
         except SutureError as error:
             raise DataError(f"owner {name}: {error}") from error
     for what in ("task", "directed"):
-        if len({part[what] for part in checked}) > 1:
+        if len({part[what] for part in pieces}) > 1:
             raise DataError(f"the owners' graphs differ in {what}; they must be of one kind")
-    widths = [int(part.x.shape[1]) for part in checked]
+    widths = [int(part.x.shape[1]) for part in pieces]
     if len(set(widths)) > 1:
         raise DataError(f"the owners' graphs have {widths} features; they must have the same")
     for what in ("edge_weight", *MASKS):
-        having = [name for name, part in zip(names, checked, strict=True) if part.get(what) is not None]
+        having = [name for name, part in zip(names, pieces, strict=True) if part.get(what) is not None]
         if having and len(having) < len(names):
             raise DataError(f"only the owners {', '.join(having)} have {what}; all must have it, or none")
-    return _side_by_side(names, checked)
+    return _side_by_side(names, pieces)
 
 
 def _side_by_side(names: list[str], parts: list[Data]) -> Data:
     offsets = np.cumsum([0, *(int(part.num_nodes) for part in parts)])
     sparse = any(part.x.layout == torch.sparse_csr for part in parts)
-    x = csr_tensor(sp.vstack([_scipy(part.x) for part in parts]).tocsr()) if sparse else torch.cat([p.x for p in parts])
+    x = (
+        csr_tensor(sp.vstack([scipy_matrix(part.x) for part in parts]).tocsr())
+        if sparse
+        else torch.cat([p.x for p in parts])
+    )
     made = Data(
         x=x,
         edge_index=torch.cat([part.edge_index + int(offset) for part, offset in zip(parts, offsets, strict=False)], dim=1),
@@ -180,180 +180,3 @@ def _side_by_side(names: list[str], parts: list[Data]) -> Data:
         if parts[0].get(what) is not None:
             made[what] = torch.cat([part[what] for part in parts])
     return made
-
-
-def _scipy(x: Tensor) -> Any:
-    if x.layout != torch.sparse_csr:
-        return sp.csr_matrix(x.numpy())
-    return sp.csr_matrix((x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()), shape=tuple(x.shape))
-
-
-def _checked(data: Data) -> Data:
-    """The attributes of an imported folder, each checked."""
-    notes: list[str] = []
-    x = _features(data.get("x"))
-    nodes = int(x.shape[0])
-    given = data.get("num_nodes")
-    if given is not None and int(given) != nodes:
-        raise DataError(f"there are features of {nodes} nodes, but the graph has {int(given)}; they must be as many")
-    made = Data(x=x, notes=notes)
-    made.y, made.task = _labels(data.get("y"), nodes, notes)
-    made.edge_index, weight, made.directed = _edges(data, nodes, notes)
-    if weight is not None:
-        made.edge_weight = weight
-    for name in MASKS:
-        if data.get(name) is not None:
-            made[name] = _node_values(name, data[name], nodes, torch.bool)
-    if data.get("client") is not None:
-        made.client = _clients(data, nodes)
-        made.owners = list(data.get("owners") or [f"owner-{number + 1}" for number in range(int(made.client.max()) + 1)])
-        if len(made.owners) <= int(made.client.max()):
-            raise DataError(
-                f"data.client goes up to {int(made.client.max())}, but data.owners names only {len(made.owners)}"
-            )
-    names = data.get("node_name")
-    if names is not None:
-        if len(names) != nodes or len(set(names)) != nodes:
-            raise DataError(f"data.node_name must hold {nodes} different names, one for each node")
-        made.node_name = [str(name) for name in names]
-    return made
-
-
-def _clients(data: Data, nodes: int) -> Tensor:
-    client = _node_values("client", data["client"], nodes, torch.int64)
-    if int(client.min()) < 0 or int(client.max()) >= nodes:
-        raise DataError(f"data.client must number the owners from 0, got {int(client.min())} to {int(client.max())}")
-    return client
-
-
-def _tensor(value: object, what: str) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"it holds {array.dtype}")
-        return torch.from_numpy(np.ascontiguousarray(array).copy())
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} must be an array of numbers ({error})") from error
-
-
-def _features(value: object) -> Tensor:
-    if value is None:
-        raise DataError("the graph has no node features: set data.x, or give x= as [nodes, features]")
-    if sp.issparse(value):
-        x = csr_tensor(sp.csr_matrix(value))
-    else:
-        x = _tensor(value, "features")
-        x = x if x.layout == torch.strided else x.to_sparse_csr()
-    if x.dim() != 2 or 0 in x.shape:
-        raise DataError(f"node features must be [nodes, features] with at least one of each, got shape {list(x.shape)}")
-    values = x if x.layout == torch.strided else x.values()
-    if not bool(torch.isfinite(values).all()):
-        raise DataError("features are NaN or infinite at some nodes; fill them in or drop those nodes")
-    if values.numel() and float(values.double().abs().max()) > LARGEST:
-        raise DataError(
-            f"features go up to {float(values.double().abs().max()):g}, which cannot be trained on; rescale them"
-        )
-    return x.float()
-
-
-def _labels(value: object, nodes: int, notes: list[str]) -> tuple[Tensor, str]:
-    """Labels and the task they mean: whole numbers are classes, other numbers regression, several columns multi-label."""
-    if value is None:
-        notes.append("the graph has no labels; all nodes count as unlabelled")
-        return torch.full((nodes,), -1), "classification"
-    y = _tensor(value, "labels")
-    if y.dim() == 2 and y.shape[1] == 1:
-        y = y.squeeze(1)
-    if y.dim() not in (1, 2) or y.shape[0] != nodes:
-        raise DataError(f"labels must be one for each of {nodes} nodes, got shape {list(y.shape)}")
-    if y.dim() == 2:
-        known = y[~torch.isnan(y.float()).any(dim=1)]
-        if not bool(((known == 0) | (known == 1)).all()):
-            raise DataError("labels of several columns must be 0 or 1, one column for each class")
-        return y.float(), "multi-label"
-    if y.is_floating_point():
-        known = y[~torch.isnan(y)]
-        if not bool(torch.isfinite(known).all()) or (known.numel() and float(known.double().abs().max()) > LARGEST):
-            raise DataError("labels are infinite or too large at some nodes; correct them, NaN means unlabelled")
-        return y.float(), "regression"
-    y = y.long()
-    smallest, largest = int(y.min()), int(y.max())
-    if smallest < -1:
-        raise DataError(f"the label {smallest} is negative; classes start at 0, and -1 means unlabelled")
-    if largest >= MOST_CLASSES:
-        raise DataError(
-            f"the label {largest} would mean {largest + 1:,} classes; number them from 0, at most {MOST_CLASSES:,}"
-        )
-    return y, "classification"
-
-
-def _edges(data: Data, nodes: int, notes: list[str]) -> tuple[Tensor, Tensor | None, bool]:
-    """Sorted edges without loops and repetitions, their weights, and whether they have a direction."""
-    if data.get("edge_index") is None:
-        raise DataError("the graph has no edges: set data.edge_index to [2, edges] (with no columns if there are none)")
-    index = _tensor(data.edge_index, "edge_index")
-    if index.dim() != 2 or index.shape[0] != 2 or index.is_floating_point():
-        raise DataError(f"edge_index must be whole numbers [2, edges], got {index.dtype} of shape {list(index.shape)}")
-    index = index.long()
-    if index.numel() and (int(index.min()) < 0 or int(index.max()) >= nodes):
-        raise DataError(f"edges name nodes from {int(index.min())} to {int(index.max())}, the graph has 0 to {nodes - 1}")
-    weight = _weight(data, index.shape[1], notes)
-    loop = index[0] == index[1]
-    if bool(loop.any()):
-        notes.append(f"{int(loop.sum()):,} self loops were dropped")
-        index, weight = index[:, ~loop], None if weight is None else weight[~loop]
-    before = index.shape[1]
-    if weight is None:
-        index = coalesce(index, num_nodes=nodes)
-    else:
-        index, weight = coalesce(index, weight, num_nodes=nodes, reduce="sum")
-    if index.shape[1] < before:
-        added = "" if weight is None else ", their weights added"
-        notes.append(f"{before - index.shape[1]:,} repeated edges were joined{added}")
-    return _directed(data, index, weight, nodes, notes)
-
-
-def _directed(
-    data: Data, index: Tensor, weight: Tensor | None, nodes: int, notes: list[str]
-) -> tuple[Tensor, Tensor | None, bool]:
-    said = data.get("directed")
-    mirrored = bool(is_undirected(index, weight, num_nodes=nodes)) if index.numel() else True
-    if said is None:
-        if not mirrored:
-            notes.append(
-                "edges are not in both directions, so the graph counts as directed; say data.directed = False if not"
-            )
-        return index, weight, not mirrored
-    if said or mirrored:
-        return index, weight, bool(said)
-    if weight is None:
-        return to_undirected(index, num_nodes=nodes), None, False
-    both, weights = to_undirected(index, weight, num_nodes=nodes, reduce="add")
-    return both, weights, False
-
-
-def _weight(data: Data, edges: int, notes: list[str]) -> Tensor | None:
-    value = data.get("edge_weight")
-    attributes = data.get("edge_attr")
-    if value is None and attributes is not None:
-        attributes = _tensor(attributes, "edge_attr")
-        if attributes.numel() != edges:
-            notes.append(f"edge_attr of shape {list(attributes.shape)} was dropped; only one weight for each edge is used")
-            return None
-        value = attributes.reshape(-1)
-        notes.append("edge_attr holds one number for each edge and is taken as its weight")
-    if value is None:
-        return None
-    weight = _tensor(value, "edge_weight").reshape(-1).float()
-    if weight.numel() != edges or not bool(torch.isfinite(weight).all()):
-        raise DataError(f"edge_weight must be one finite number for each of {edges} edges, got {weight.numel()}")
-    return weight
-
-
-def _node_values(name: str, value: object, nodes: int, wanted: torch.dtype) -> Tensor:
-    tensor = _tensor(value, f"data.{name}")
-    if tensor.shape != (nodes,) or tensor.is_floating_point() or (wanted == torch.bool and tensor.dtype != torch.bool):
-        raise DataError(f"data.{name} must be {wanted} of shape [{nodes}], got {tensor.dtype} {list(tensor.shape)}")
-    return tensor.to(wanted)

@@ -13,8 +13,9 @@ import torch
 from torch_geometric.data import Data
 
 from suture.errors import IntegrityError, StorageError, SutureError
+from suture.graph.checks import validate
 from suture.graph.cut import Cut, load_manifest, make_cut, save_manifest
-from suture.graph.data import fingerprint, validate
+from suture.graph.data import fingerprint
 from suture.settings import PartitionSettings, PreprocessSettings, SplitSettings
 
 Content = dict[str, object]

@@ -24,7 +24,8 @@ from torch_geometric.io import read_npz
 from torch_geometric.utils import coalesce
 
 from suture.errors import ConfigError, DataError, IntegrityError, StorageError
-from suture.graph.data import fingerprint, num_classes, validate
+from suture.graph.checks import validate
+from suture.graph.data import fingerprint, num_classes
 from suture.graph.datasets import catalogue, data_root, get, load
 from suture.graph.sources import cache as source_cache
 from suture.graph.sources import fetch as source_fetch

@@ -14,7 +14,7 @@ from suture.core.streams import generator
 from suture.core.tree import tile
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
-from suture.graph.data import validate
+from suture.graph.checks import validate
 from suture.graph.synthetic import contextual_block_model
 from suture.methods import METHODS
 from suture.methods.fed_gnnk import FedGnnk, with_nearest_neighbours
