@@ -149,7 +149,9 @@ def main() -> int:
         if not (folder / "x.npy").exists():
             folder.mkdir(exist_ok=True)
             write_graph(folder, options.nodes, options.edges)
-        print(f"{'case':8} {'peak GB':>8} {'before':>7} {'first round':>12} {'s/round':>8} {'s in all':>9} {'CPU s':>7} {'test':>6}")
+        print(
+            f"{'case':8} {'peak GB':>8} {'before':>7} {'first round':>12} {'s/round':>8} {'s in all':>9} {'CPU s':>7} {'test':>6}"
+        )
         for name in options.cases.split(","):
             command = [sys.executable, "-W", "ignore", __file__, "--child", name, "--graph", str(folder)]
             command += ["--rounds", str(options.rounds), "--threads", str(options.threads)]

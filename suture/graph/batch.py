@@ -282,9 +282,28 @@ class GraphBatch:
             return self
         position = {name: k for k, name in enumerate(self.ids)}
         bounds = self.segments.bounds
-        pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in map(position.__getitem__, ids)]
+        chosen = [position[name] for name in ids]
+        if chosen and self.pairs is None and chosen == list(range(chosen[0], chosen[-1] + 1)):
+            return self._run_of(chosen[0], chosen[-1] + 1)
+        pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in chosen]
         lengths = torch.tensor([piece.numel() for piece in pieces], dtype=torch.int64, device=self.device)
         return self._at(torch.cat(pieces), tuple(ids), Segments(pointers(lengths)))
+
+    def _run_of(self, first: int, last: int) -> GraphBatch:
+        """Clients that stand next to each other: all but their edges stay in the memory where they are."""
+        start, end = self.segments.bounds[first], self.segments.bounds[last]
+        segments = Segments(self.segments.ptr[first : last + 1] - start)
+        matrix = self.x.matrix
+        x = (
+            self.x.take(torch.arange(start, end, device=self.device), segments)
+            if isinstance(matrix, SparseMatrix)
+            else Features(matrix[start:end], segments)
+        )
+        # Edges stay inside a client, so one end tells where both are.
+        inside = (self.edge_index[1] >= start) & (self.edge_index[1] < end)
+        edges = self.edge_index[:, inside].sub_(start)
+        y, role, node_id = (values[start:end] for values in (self.y, self.role, self.node_id))
+        return GraphBatch(self.ids[first:last], segments, x, edges, y, role, node_id)
 
     def induced(self, nodes: Tensor) -> GraphBatch:
         """The same clients with some of their nodes (flat positions, ascending) and the links among these."""
@@ -345,32 +364,38 @@ def batch_of(
     data: Data, ids: Sequence[str], members: Sequence[Tensor], roles: Sequence[Tensor], graphless: Sequence[bool]
 ) -> GraphBatch:
     """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
-    num_nodes = int(data.num_nodes)
+    whole = uncut(data, torch.empty(0))
     segments = Segments(pointers(torch.tensor([m.numel() for m in members])))
     index = torch.cat(list(members))
-    has_edges = ~torch.tensor(list(graphless))[segments.client]
-    # Members are sorted, so (client, node) keys are too: an edge survives if its far end is a key of the same client.
-    keys = segments.client * num_nodes + index
-    source, target = data.edge_index
-    whole_graph = SparseMatrix.from_coo(target, source, torch.ones(source.numel()), (num_nodes, num_nodes))
-    reach = whole_graph.take_rows(index)
-    wanted = segments.client[reach.row] * num_nodes + reach.col
-    found = torch.searchsorted(keys, wanted).clamp_max(keys.numel() - 1)
-    inside = (keys[found] == wanted) & has_edges[reach.row]
-    edge_index = torch.stack([found[inside], reach.row[inside]])
-    whole = Features(feature_matrix(data.x), Segments(torch.tensor([0, num_nodes])))
-    node_id = data.node_id if "node_id" in data else torch.arange(num_nodes)
     return GraphBatch(
         tuple(ids),
         segments,
-        whole.take(index, segments),
-        edge_index,
+        whole.x.take(index, segments),
+        _edges_of(whole, members, graphless),
         data.y[index],
         torch.cat(list(roles)),
-        node_id[index],
+        whole.node_id[index],
     )
 
 
+def _edges_of(whole: GraphBatch, members: Sequence[Tensor], graphless: Sequence[bool]) -> Tensor:
+    """The edges inside each client, flat. A client at a time: all at once would take several times their memory."""
+    rows, place = whole.neighbours, torch.full((whole.num_nodes,), -1, dtype=torch.int32)
+    found, start = [torch.empty(2, 0, dtype=torch.int32)], 0
+    for nodes, bare in zip(members, graphless, strict=True):
+        if not bare:
+            reach = rows.take_rows(nodes)
+            place[nodes] = torch.arange(start, start + nodes.numel(), dtype=torch.int32)
+            ends = torch.stack([place[reach.col], reach.row.int() + start])
+            found.append(ends[:, ends[0] >= 0])
+            place[nodes] = -1
+        start += nodes.numel()
+    return torch.cat(found, 1).long()
+
+
 def uncut(data: Data, roles: Tensor, name: str = "uncut") -> GraphBatch:
-    """The whole graph as a single client."""
-    return batch_of(data, [name], [torch.arange(int(data.num_nodes))], [roles], [False])
+    """The whole graph as a single client, which shares the memory of its features."""
+    nodes = int(data.num_nodes)
+    segments = Segments(torch.tensor([0, nodes]))
+    node_id = data.node_id if "node_id" in data else torch.arange(nodes)
+    return GraphBatch((name,), segments, Features(feature_matrix(data.x), segments), data.edge_index, data.y, roles, node_id)

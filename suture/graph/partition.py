@@ -69,10 +69,17 @@ def stream(seed: int, purpose: str) -> Generator:
 
 def undirected_edges(data: Data) -> NDArray[np.int64]:
     """Every edge once, as rows (u, v) with u < v; self loops dropped. Shape [E, 2]."""
-    ends: NDArray[np.int64] = np.sort(data.edge_index.numpy(), axis=0)
-    u, v = ends[:, ends[0] != ends[1]]
+    source, target = data.edge_index.numpy()
     nodes = max(int(data.num_nodes), 1)
-    return np.stack(np.divmod(np.unique(u * nodes + v), nodes), axis=1)
+    key: NDArray[np.int64] = np.minimum(source, target)
+    key *= nodes
+    key += np.maximum(source, target)
+    key = key[source != target]
+    # Not np.unique, which counts in a table: sorting ten million numbers takes a tenth of the time.
+    key.sort()
+    first = np.ones(len(key), dtype=bool)
+    np.not_equal(key[1:], key[:-1], out=first[1:])
+    return np.stack(np.divmod(key[first], nodes), axis=1)
 
 
 def _drawn_clients(data: Data, settings: PartitionSettings, seed: int) -> list[Nodes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from suture.engines.debug import DebugCohort
@@ -14,7 +15,7 @@ from suture.graph.batch import GraphBatch
 from suture.method import Method, Task
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
-from suture.runs.evaluation import global_accuracy
+from suture.runs.evaluation import global_accuracy, tested_on_uncut
 from suture.runs.folder import EMBEDDED, RunFolder
 from suture.runs.loop import Runner
 from suture.runs.outcome import Finished, Tick
@@ -91,11 +92,13 @@ def execute(
     check_engine(engine)
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
-    shared, personal = runner.shared(), runner.journey.best_models
-    tested, on_global = shared if shared is not None else personal, None
-    if tested is not None:
-        on_global = global_accuracy(method, prepared.uncut, tested, protocol.evaluation, prepared.task)
-    finished = Finished(runner.outcome(prepared.dataset, on_global), shared, personal, prepared, method, runner.history)
+    shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
+    outcome, tested = runner.outcome(prepared.dataset, None), shared if shared is not None else personal
+    del runner  # with the working copies of all clients, which may be larger than the uncut graph
+    if tested is not None and tested_on_uncut(method, protocol):
+        on_global = global_accuracy(method, prepared.uncut, tested, prepared.task)
+        outcome = replace(outcome, accuracy_global=on_global)
+    finished = Finished(outcome, shared, personal, prepared, method, history)
     if folder:
         folder.finish(finished.outcome, [m for m in (shared, personal) if m is not None], method)
     return finished

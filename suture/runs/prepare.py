@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from suture.graph.links import hide_from_uncut, hide_links
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
 from suture.runs.plan import Plan
-from suture.settings import PreprocessSettings, Protocol
+from suture.settings import PreprocessSettings, Protocol, SplitSettings
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,27 @@ class Prepared:
     data: Data
     cut: Cut
     clients: GraphBatch
-    with_hidden_edges: GraphBatch
-    """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
-    uncut: GraphBatch
     task: Task
+    split: SplitSettings
+    """How links are held out, where these are what is predicted."""
+
+    @cached_property
+    def with_hidden_edges(self) -> GraphBatch:
+        """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
+        parts = self.cut.partition
+        if not any(parts.graphless):
+            return self.clients
+        shown = batch_of(self.data, parts.ids, parts.members, self.cut.split.client_roles, [False] * len(parts.ids))
+        shown = replace(self.clients, edge_index=shown.edge_index.to(self.clients.device), pairs=None)
+        return hide_links(shown, self.split, self.cut.seed) if self.task.link else shown
+
+    @cached_property
+    def uncut(self) -> GraphBatch:
+        """The whole graph as one client; few methods see it."""
+        whole = replace(uncut(self.data, self.cut.split.roles), target=self.clients.target).to(self.clients.device)
+        if not self.task.link:
+            return whole
+        return hide_from_uncut(whole, self.clients, torch.cat(list(self.cut.partition.members)).to(whole.device))
 
     def pieces_for(self, method: Method[Any, Any]) -> GraphBatch:
         """The clients' graphs as a method is shown them."""
@@ -69,21 +87,13 @@ def prepare(
     """Lay a preprocessed graph out for training; `cut` (from a manifest) takes the place of a new one."""
     cut = cut or cut_graph(data, dataset, protocol, seed)
     parts = cut.partition
-    place = torch.device(device)
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
-    shown = clients
-    if any(parts.graphless):
-        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids)).edge_index
-        shown = replace(clients, edge_index=edges)
-    whole, outputs = uncut(data, cut.split.roles), num_classes(data)
-    if protocol.task == "link":
+    link, outputs, metric = protocol.task == "link", num_classes(data), protocol.evaluation.metric
+    if link:
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.
-        outputs = protocol.model.hidden
-        clients, shown = (hide_links(graph, protocol.split, cut.seed) for graph in (clients, shown))
-        whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
-    metric = protocol.evaluation.metric
-    task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link", metric=metric)
-    return Prepared(dataset, data, cut, clients.to(place), shown.to(place), whole.to(place), task)
+        clients, outputs = hide_links(clients, protocol.split, cut.seed), protocol.model.hidden
+    task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
+    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split)
 
 
 class Source:
