@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from suture.core.process import give_back_freed_pages
 from suture.engines.debug import DebugCohort
 from suture.engines.embedded import EmbeddedCohort
 from suture.engines.robust import Robust, check_rule
@@ -60,6 +61,7 @@ def _runner(
         raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
     ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
+    give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
     log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
     cohort = engine.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
@@ -95,6 +97,7 @@ def execute(
     shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
     outcome, tested = runner.outcome(prepared.dataset, None), shared if shared is not None else personal
     del runner  # with the working copies of all clients, which may be larger than the uncut graph
+    give_back_freed_pages()
     if tested is not None and tested_on_uncut(method, protocol):
         on_global = global_accuracy(method, prepared.uncut, tested, prepared.task)
         outcome = replace(outcome, accuracy_global=on_global)
