@@ -1,4 +1,4 @@
-"""The Python interface: PyG `Data` or a dataset's name in, results, plain PyG models and annotated `Data` out.
+"""The Python interface: a graph or its name in, results, plain PyG models and annotated `Data` out.
 
     import suture
     result = suture.run("cora", "fedavg", protocol="fedpub-disjoint", clients=10)
@@ -27,8 +27,10 @@ from suture.runs import folder as folders
 from suture.runs.comparison import Comparison as Comparison
 from suture.runs.execute import check_engine, execute
 from suture.runs.folder import EMBEDDED, Asked, RunFolder
+from suture.runs.intake import Overrides, check_device, graph_of, override_texts, path_of
+from suture.runs.origin import IN_MEMORY
 from suture.runs.outcome import Line, Outcome, Tick
-from suture.runs.plan import DEFAULT_METHODS, DEFAULT_PROTOCOL, IN_MEMORY, plan
+from suture.runs.plan import DEFAULT_METHODS, plan
 from suture.runs.plan import Plan as Plan
 from suture.runs.prepare import Prepared, Source
 from suture.runs.result import Result as Result
@@ -38,7 +40,7 @@ from suture.runs.result import Result as Result
 class Options:
     """How to compute, as opposed to what: none of these changes a result beyond rounding."""
 
-    data_root: Path | None = None
+    data_root: str | Path | None = None
     """Where raw datasets are; None looks at SUTURE_DATA, then at the cache folder."""
     device: str = "cpu"
     """A torch device."""
@@ -53,78 +55,91 @@ class Options:
 
 
 def run(
-    data: Data | str,
+    data: object,
     method: str | AnyMethod = "fedavg",
     *,
-    protocol: str | Path = DEFAULT_PROTOCOL,
+    protocol: str | Path | None = None,
     clients: int | None = None,
     seed: int | None = None,
-    overrides: Sequence[str] = (),
-    config: Path | None = None,
-    manifest: Path | None = None,
-    out: Path | None = None,
+    overrides: Overrides = (),
+    config: str | Path | None = None,
+    manifest: str | Path | None = None,
+    out: str | Path | None = None,
     model: ModuleFactory | None = None,
     options: Options | None = None,
+    x: object = None,
+    y: object = None,
+    **values: object,
 ) -> Result:
     """Run one method once (`seed` None: the protocol's first).
 
-    `data` is a dataset's name or a PyG graph; `method` a name, a file and a class in it (`mine.py:Mine`), or a class;
-    `model`, if given, builds your own module from (features, classes).
+    `data` is a dataset's name, a folder of `suture import`, a PyG, NetworkX or SciPy graph (`x` and `y` are its features
+    and labels if it has none), a .pt file, or a list of PyG graphs, one an owner. `method` is a name, a file and a class in
+    it (`mine.py:Mine`), or a class; `model`, if given, builds your own module from (features, classes). Other keywords are
+    values of the protocol: `rounds=5, lr=0.1`. Without a protocol, a graph of your own is run under `own`.
     """
-    name, graph = _named(data)
+    name, graph = graph_of(data, x, y)
+    texts, file = override_texts(overrides, values), path_of(config, "config")
     seeds = None if seed is None else [seed]
-    made = plan(name, [method], protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
+    made = plan(name, [method], protocol=protocol, clients=clients, seeds=seeds, overrides=texts, config=file)
     return run_plan(made, graph, manifest=manifest, out=out, model=model, options=options)
 
 
 def compare(
-    data: Data | str,
+    data: object,
     methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
     *,
-    protocol: str | Path = DEFAULT_PROTOCOL,
+    protocol: str | Path | None = None,
     clients: int | None = None,
     seeds: Sequence[int] | None = None,
-    overrides: Sequence[str] = (),
-    config: Path | None = None,
-    manifest: Path | None = None,
-    out: Path | None = None,
+    overrides: Overrides = (),
+    config: str | Path | None = None,
+    manifest: str | Path | None = None,
+    out: str | Path | None = None,
     model: ModuleFactory | None = None,
     options: Options | None = None,
+    x: object = None,
+    y: object = None,
+    **values: object,
 ) -> Comparison:
-    """Run several methods on the same cuts, once per seed. With a manifest every seed uses its one cut."""
-    name, graph = _named(data)
-    made = plan(name, methods, protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config)
+    """Run several methods on the same cuts, once per seed; see `run`. With a manifest every seed uses its one cut."""
+    name, graph = graph_of(data, x, y)
+    texts, file = override_texts(overrides, values), path_of(config, "config")
+    made = plan(name, methods, protocol=protocol, clients=clients, seeds=seeds, overrides=texts, config=file)
     return compare_plan(made, graph, manifest=manifest, out=out, model=model, options=options)
 
 
 def resume(
-    path: Path,
-    data: Data | None = None,
+    path: str | Path,
+    data: object = None,
     *,
     methods: Sequence[AnyMethod] = (),
     model: ModuleFactory | None = None,
     options: Options | None = None,
+    x: object = None,
+    y: object = None,
 ) -> Comparison:
     """Bring an interrupted run or comparison to its end; what is finished already is only read.
 
     A graph or module that was given in memory must be given again; so must a method's class that is in no file.
     """
-    return resume_plan(folders.read_plan(path, methods), path, data, model=model, options=options)
+    path, graph = Path(path), None if data is None else graph_of(data, x, y)[1]
+    return resume_plan(folders.read_plan(path, methods), path, graph, model=model, options=options)
 
 
 def run_plan(
     made: Plan,
     data: Data | None = None,
     *,
-    manifest: Path | None = None,
-    out: Path | None = None,
+    manifest: str | Path | None = None,
+    out: str | Path | None = None,
     model: ModuleFactory | None = None,
     options: Options | None = None,
 ) -> Result:
     """Run the first method of a plan on its first seed; `data` only if the plan has no dataset's name."""
-    made, work = made.single(), _Work.of(model, options)
-    prepared = work.source(made, data, manifest).prepared(made.seeds[0])
-    folder = work.folder(made, made.methods[0], prepared, out, new=True) if out is not None else None
+    made, work, place = made.single(), _Work.of(model, options), path_of(out, "out")
+    prepared = work.source(made, data, path_of(manifest, "manifest")).prepared(made.seeds[0])
+    folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
     return work.execute(made, made.methods[0], prepared, folder)
 
 
@@ -132,17 +147,17 @@ def compare_plan(
     made: Plan,
     data: Data | None = None,
     *,
-    manifest: Path | None = None,
-    out: Path | None = None,
+    manifest: str | Path | None = None,
+    out: str | Path | None = None,
     model: ModuleFactory | None = None,
     options: Options | None = None,
 ) -> Comparison:
     """Run every method of a plan on every seed; `data` only if the plan has no dataset's name."""
-    work = _Work.of(model, options)
-    source = work.source(made, data, manifest)
-    if out is not None:
-        folders.begin_comparison(out, work.asked(made), made.config(), source.given)
-    return work.compare(made, source, out)
+    work, place = _Work.of(model, options), path_of(out, "out")
+    source = work.source(made, data, path_of(manifest, "manifest"))
+    if place is not None:
+        folders.begin_comparison(place, work.asked(made), made.config(), source.given)
+    return work.compare(made, source, place)
 
 
 def resume_plan(
@@ -186,11 +201,13 @@ class _Work:
     def of(module: ModuleFactory | None, options: Options | None) -> _Work:
         work = _Work(module, options or Options())
         check_engine(work.options.engine)
+        check_device(work.options.device)
         return work
 
     def source(self, made: Plan, data: Data | None, manifest: Path | None) -> Source:
         options = self.options
-        return Source(made, data, manifest=manifest, module=self.module, data_root=options.data_root, device=options.device)
+        root = path_of(options.data_root, "data_root")
+        return Source(made, data, manifest=manifest, module=self.module, data_root=root, device=options.device)
 
     def asked(self, made: Plan) -> Asked:
         own, options = self.module is not None, self.options
@@ -245,8 +262,3 @@ class _Work:
             if folder is not None:
                 folder.close()
         return Result(finished.outcome, finished, folder.path if folder is not None else None)
-
-
-def _named(data: Data | str) -> tuple[str, Data | None]:
-    """The name that stands for a graph in a plan, and the graph itself if it has none."""
-    return (data, None) if isinstance(data, str) else (IN_MEMORY, data)

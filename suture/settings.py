@@ -57,8 +57,8 @@ class PreprocessSettings:
     """Bring features to mean 0 and deviation 1, by sums over the owners; columns a schema marks, else all but 0/1 ones."""
     direction: Literal["mirror", "keep"] = "mirror"
     """mirror: every edge goes both ways; keep: edges of a directed graph keep their direction."""
-    edge_weights: Literal["drop", "keep"] = "drop"
-    """What becomes of given edge weights."""
+    edge_weights: Literal["drop", "keep", "scaled"] = "drop"
+    """Given edge weights; scaled: divided by their mean over all owners, as a node itself weighs 1."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class PartitionSettings:
     kind: Annotated[str, PARTITIONS] = "metis"
     """auto: given owners, else metis; louvain: communities merged to similar sizes; communities: each of the largest is one
     client; given: data.client."""
-    clients: Count = 5
-    """How many clients."""
+    clients: Whole = 5
+    """How many clients; 0 (with auto): as many as there are owners, or five."""
     overlap_copies: Count = 5
     """metis-overlap: clients sampled from each METIS part."""
     overlap_fraction: PositiveShare = 0.5

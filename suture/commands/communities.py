@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.table import Table
 
 from suture.errors import ConfigError
-from suture.graph import datasets
 from suture.methods.fedpub.communities import Agreement, analyse, draw
 from suture.report import console
+from suture.runs import origin
 from suture.runs.folder import is_comparison, place_of, read_asked, read_plan
-from suture.runs.prepare import preprocess
+from suture.runs.preprocess import preprocess
 
 
 def communities(path: Path, rounds: list[int], image: Path | None, data_root: Path | None) -> None:
@@ -20,7 +20,7 @@ def communities(path: Path, rounds: list[int], image: Path | None, data_root: Pa
     if is_comparison(path):
         run = place_of(path, "fedpub", asked.seeds[0])
         raise ConfigError(f"{path} is a comparison; give one of its runs, such as {run}")
-    data = preprocess(datasets.load(asked.dataset, data_root), read_plan(path).protocol.preprocess)
+    data = preprocess(origin.load(asked.dataset, data_root), read_plan(path).protocol.preprocess)
     found = {agreement.round: agreement for agreement in analyse(path, data)}
     chosen = rounds or [max(found)]
     absent = [number for number in chosen if number not in found]

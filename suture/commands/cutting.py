@@ -9,7 +9,6 @@ from rich.text import Text
 from torch_geometric.data import Data
 
 from suture.commands.request import Request, planned
-from suture.graph import datasets
 from suture.graph.batch import batch_of
 from suture.graph.cut import Cut, save_manifest
 from suture.graph.data import num_classes
@@ -17,8 +16,10 @@ from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
 from suture.report.text import count
+from suture.runs import origin
 from suture.runs.plan import Plan
-from suture.runs.prepare import cut_graph, preprocess
+from suture.runs.prepare import cut_graph
+from suture.runs.preprocess import preprocess
 
 MOST_CLIENTS = 30
 
@@ -26,7 +27,7 @@ MOST_CLIENTS = 30
 def partition(request: Request, out: Path | None, data_root: Path | None, shards: Path | None = None) -> None:
     """Print the cut's statistics; with `out`, write its manifest."""
     made = planned(request)
-    graph = preprocess(datasets.load(made.dataset, data_root), made.protocol.preprocess)
+    graph = preprocess(origin.load(made.dataset, data_root), made.protocol.preprocess)
     cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
     statistics = describe(graph, cut)
     screen = console.results()

@@ -12,9 +12,9 @@ import torch
 from suture.commands.options import words
 from suture.config.layers import load_config
 from suture.errors import ConfigError
-from suture.graph import datasets
 from suture.graph.cut import load_manifest
-from suture.runs.plan import DEFAULT_METHODS, DEFAULT_PROTOCOL, Plan, plan
+from suture.runs import origin
+from suture.runs.plan import DEFAULT_METHODS, Plan, plan
 
 T = TypeVar("T")
 DEFAULT_DATASET = "cora"
@@ -59,7 +59,7 @@ def planned(request: Request) -> Plan:
     config = load_config(request.config) if request.config else None
     in_file = (config.dataset, config.protocol, config.methods) if config else (None, None, None)
     dataset = _first(request.dataset, in_file[0], DEFAULT_DATASET)
-    protocol = _first(request.protocol, in_file[1], DEFAULT_PROTOCOL)
+    protocol = request.protocol if request.protocol is not None else in_file[1]
     methods = _first(request.methods, in_file[2], (DEFAULT_METHOD,) if request.single else DEFAULT_METHODS)
     if request.single and len(methods) > 1:
         raise ConfigError(f"`suture run` takes one method, got {', '.join(methods)}; choose one, or use `suture compare`")
@@ -94,7 +94,7 @@ def run_folder(made: Plan, work: Work) -> Path:
     if work.out is not None:
         return work.out
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{datasets.label(made.dataset)}-{made.protocol.name}"
+    name = f"{stamp}-{origin.label(made.dataset)}-{made.protocol.name}"
     same_second = (RUNS / (f"{name}-{n}" if n > 1 else name) for n in range(1, 1000))
     return next(path for path in same_second if not path.exists())
 

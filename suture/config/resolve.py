@@ -171,6 +171,10 @@ def _check_together(protocol: Protocol) -> None:
             f"model.hidden must be a multiple of model.heads, got {model.hidden} and {model.heads}",
         ),
         (
+            partition.clients == 0 and partition.kind != "auto",
+            f"partition.clients must be at least 1 with partition.kind = {partition.kind!r}; only auto finds the number out",
+        ),
+        (
             partition.kind == "file" and not partition.file,
             "partition.kind file needs the path of the assignment: set partition.file",
         ),

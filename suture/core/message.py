@@ -47,6 +47,8 @@ class Kind(StrEnum):
     """What clients are compared by: outputs on a public graph, statistics of a model."""
     COUNTS = "counts"
     """How many nodes, edges or labels there are."""
+    STATISTICS = "statistics"
+    """Sums over all nodes of a client: of features, of labels, of edge weights."""
     LOSSES = "losses"
     """Training losses."""
     SCORES = "scores"

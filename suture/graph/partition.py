@@ -10,7 +10,7 @@ import csv
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -28,7 +28,10 @@ from suture.settings import PartitionSettings
 
 Nodes = NDArray[np.int64]
 
-GIVEN = ("file", "given")
+AUTO = "auto"
+CLIENTS = 5
+"""auto: into how many clients a graph without owners is cut, unless told."""
+GIVEN = ("auto", "file", "given")
 """Kinds that draw nothing: the user says who owns what."""
 MERGE_SLACK = 20
 """louvain: nodes by which a client may miss the mean size, as in FedSage's public code (less for small clients)."""
@@ -45,11 +48,15 @@ class Partition:
     members: tuple[Tensor, ...]
     """Per client: its nodes in the whole graph, sorted, int64."""
     graphless: tuple[bool, ...]
-    """Per client: whether its edges are hidden."""
+    """Per client: whether its edges are hidden, or it has none."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
 
 
 def make_partition(data: Data, settings: PartitionSettings, seed: int) -> Partition:
     """Cuts the graph as `settings` ask; the same seed gives the same clients."""
+    if settings.kind == AUTO:
+        return _of_owners(data, settings, seed) if data.get("client") is not None else _without_owners(data, settings, seed)
     if settings.kind in GIVEN:
         names, groups = _given_clients(data, settings.file if settings.kind == "file" else "")
         ids = _ids_of(names)
@@ -58,6 +65,30 @@ def make_partition(data: Data, settings: PartitionSettings, seed: int) -> Partit
         ids = _numbered(range(len(groups)))
     members = tuple(torch.from_numpy(group) for group in groups)
     return Partition(ids, members, _graphless(len(ids), settings.graphless_fraction, stream(seed, "graphless")))
+
+
+def _of_owners(data: Data, settings: PartitionSettings, seed: int) -> Partition:
+    """The owners a graph names, each with its nodes; those without a single edge of their own have no graph."""
+    numbers = np.asarray(data.client)
+    present = np.unique(numbers)
+    names = [str(data.owners[number]) if data.get("owners") else f"client-{number:02d}" for number in present]
+    if settings.clients not in (0, len(names)):
+        raise PartitionError(
+            f"the graph has {len(names)} owners ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}), not "
+            f"{settings.clients}: leave the number of clients out, or cut it anew with partition.kind=metis"
+        )
+    source, target = data.edge_index.numpy()
+    inside = np.unique(numbers[source[numbers[source] == numbers[target]]])
+    members = tuple(torch.from_numpy(np.flatnonzero(numbers == number)) for number in present)
+    hidden = _graphless(len(names), settings.graphless_fraction, stream(seed, "graphless"))
+    none = np.isin(present, inside, invert=True).tolist()
+    return Partition(_ids_of(names), members, tuple(a or b for a, b in zip(hidden, none, strict=True)))
+
+
+def _without_owners(data: Data, settings: PartitionSettings, seed: int) -> Partition:
+    clients = settings.clients or CLIENTS
+    made = make_partition(data, replace(settings, kind="metis", clients=clients), seed)
+    return replace(made, notes=(f"the graph names no owners: METIS cuts it into {clients} clients",))
 
 
 def stream(seed: int, purpose: str) -> Generator:

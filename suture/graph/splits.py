@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.errors import ConfigError, DataError, PartitionError, unknown
+from suture.graph.data import MASKS, labelled
 from suture.graph.partition import Partition, stream
 from suture.settings import SplitSettings
 
@@ -40,39 +42,97 @@ class Split:
     """int8 [N] over the whole graph."""
     client_roles: tuple[Tensor, ...]
     """int8 [N_k] per client, aligned with its members."""
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
 
 
 def make_split(data: Data, partition: Partition, settings: SplitSettings, seed: int) -> Split:
-    """Draws or reads the roles; every client must be left with a training node."""
-    members = [nodes.numpy() for nodes in partition.members]
-    if settings.scope == "client":
+    """Draws or reads the roles; nodes without a label have none. Every client must be left with a training node.
+
+    With `auto`, clients may be left without: an owner may have no labels, and be served all the same.
+    """
+    members, notes = [nodes.numpy() for nodes in partition.members], list[str]()
+    known = labelled(data).numpy()
+    masks = [name for name in MASKS if data.get(name) is not None]
+    if settings.scope == "client" or (settings.scope == "auto" and not masks):
         _check_fractions(settings)
-        labels = data.y.numpy()
+        labels = _strata(data)
         client_roles = [
-            _drawn(labels[nodes], settings, stream(seed, f"split/client/{name}"))
+            _drawn(labels[nodes], known[nodes], settings, stream(seed, f"split/client/{name}"))
             for name, nodes in zip(partition.ids, members, strict=True)
         ]
         roles = _combined(int(data.num_nodes), members, client_roles)
+        if settings.scope == "auto":
+            shares = " / ".join(f"{100 * share:g}" for share in (settings.train, settings.val, settings.test))
+            notes.append(
+                f"no masks were given: each owner's labelled nodes are drawn to train / validate / test, {shares} %"
+            )
     else:
-        roles = _whole_graph(data, settings, seed)
+        roles = _whole_graph(data, known, settings, seed)
+        if settings.scope == "auto":
+            roles = _completed(roles, partition, settings, seed, notes)
         client_roles = [roles[nodes] for nodes in members]
-    _check_training_nodes(partition, client_roles, settings)
-    return Split(torch.from_numpy(roles), tuple(torch.from_numpy(part) for part in client_roles))
+    unlabelled = int((~known).sum())
+    if unlabelled:
+        notes.append(f"{unlabelled:,} of {len(known):,} nodes have no label: they pass messages, and are predicted")
+    if settings.scope == "auto":
+        _check_roles(roles)
+        bare = _without_training(partition, client_roles)
+        if bare:
+            notes.append(
+                f"no training node: {', '.join(bare[:5])}{', ...' if len(bare) > 5 else ''}; served, not learnt from"
+            )
+    else:
+        _check_training_nodes(partition, client_roles, settings)
+    return Split(torch.from_numpy(roles), tuple(torch.from_numpy(part) for part in client_roles), tuple(notes))
 
 
-def _whole_graph(data: Data, settings: SplitSettings, seed: int) -> Roles:
+def _whole_graph(data: Data, known: NDArray[np.bool_], settings: SplitSettings, seed: int) -> Roles:
     if settings.scope == "given":
-        return _given(data)
+        return _given(data, MASKS)
+    if settings.scope == "auto":
+        return _given(data, tuple(name for name in MASKS if data.get(name) is not None))
     if settings.scope == "global":
         _check_fractions(settings)
-        return _drawn(data.y.numpy(), settings, stream(seed, "split/global"))
-    raise unknown("split scope", settings.scope, ["global", "client", "given"])
+        return _drawn(_strata(data), known, settings, stream(seed, "split/global"))
+    raise unknown("split scope", settings.scope, ["auto", "global", "client", "given"])
 
 
-def _drawn(labels: NDArray[np.int64], settings: SplitSettings, rng: Generator) -> Roles:
-    """Roles by a random permutation; shares that sum to 1 leave no node without a role."""
-    count = len(labels)
-    nodes = rng.permutation(count)
+def _strata(data: Data) -> NDArray[np.int64]:
+    """The class of every node; numbers and several labels are not told apart."""
+    return data.y.numpy() if not data.y.is_floating_point() else np.zeros(int(data.num_nodes), dtype=np.int64)
+
+
+def _completed(roles: Roles, partition: Partition, settings: SplitSettings, seed: int, notes: list[str]) -> Roles:
+    """Given masks, with what they lack: where nobody validates, a part of each client's training nodes does."""
+    if (roles == Role.VAL).any() or not (roles == Role.TRAIN).any():
+        return roles
+    share = settings.val / (settings.train + settings.val)
+    roles = roles.copy()
+    for name, members in zip(partition.ids, partition.members, strict=True):
+        training = members.numpy()[roles[members.numpy()] == Role.TRAIN]
+        drawn = stream(seed, f"split/validation/{name}").permutation(training)
+        roles[drawn[: round(share * len(drawn))]] = Role.VAL
+    notes.append(f"no validation mask was given: {100 * share:g} % of each owner's training nodes validate instead")
+    return roles
+
+
+def _check_roles(roles: Roles) -> None:
+    for role, name in ((Role.TRAIN, "train"), (Role.VAL, "validate"), (Role.TEST, "test")):
+        if not (roles == role).any():
+            raise DataError(
+                f"no labelled node is left to {name}: label more nodes, or give train_mask, val_mask and test_mask "
+                "(--split COLUMN) with some of each"
+            )
+
+
+def _drawn(labels: NDArray[np.int64], known: NDArray[np.bool_], settings: SplitSettings, rng: Generator) -> Roles:
+    """Roles by a random permutation of the labelled nodes; shares that sum to 1 leave none of them without a role."""
+    order = np.flatnonzero(known)
+    nodes = order[rng.permutation(len(order))]
+    if settings.stratified:
+        return _drawn_by_class(labels, nodes, settings)
+    count = len(order)
     train, val, test = np.rint(np.cumsum([settings.train, settings.val, settings.test]) * count).astype(np.int64).tolist()
     if settings.balanced:
         training = _first_of_each_class(labels[nodes], settings.train)
@@ -87,6 +147,19 @@ def _drawn(labels: NDArray[np.int64], settings: SplitSettings, rng: Generator) -
     return roles
 
 
+def _drawn_by_class(labels: NDArray[np.int64], nodes: NDArray[np.int64], settings: SplitSettings) -> Roles:
+    """The nodes of every class divided by the shares, in their random order."""
+    by_class = nodes[np.argsort(labels[nodes], kind="stable")]
+    _, begin, size = np.unique(labels[by_class], return_index=True, return_counts=True)
+    place = np.arange(len(by_class)) - np.repeat(begin, size)
+    share = (place + 0.5) / np.repeat(size, size)
+    ends = np.cumsum([settings.train, settings.val, settings.test])
+    roles = np.full(len(labels), Role.NONE, dtype=np.int8)
+    number = np.searchsorted(ends, share, side="right")
+    roles[by_class] = np.where(number < 3, number + 1, Role.NONE)
+    return roles
+
+
 def _first_of_each_class(labels: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
     """Marks equally many nodes of every class, together `share` of all; a class that has fewer gives all it has."""
     classes, class_of = np.unique(labels, return_inverse=True)
@@ -97,9 +170,10 @@ def _first_of_each_class(labels: NDArray[np.int64], share: float) -> NDArray[np.
     return place < int(share * len(labels) / len(classes))
 
 
-def _given(data: Data) -> Roles:
+def _given(data: Data, masks: Sequence[str]) -> Roles:
     roles = np.full(int(data.num_nodes), Role.NONE, dtype=np.int8)
-    for name, role in (("train_mask", Role.TRAIN), ("val_mask", Role.VAL), ("test_mask", Role.TEST)):
+    known = labelled(data).numpy()
+    for name, role in ((name, Role(MASKS.index(name) + 1)) for name in masks):
         if name not in data:
             raise DataError(f"split.scope 'given' needs data.{name}, which is absent: use 'global' or 'client'")
         mask = data[name]
@@ -110,7 +184,7 @@ def _given(data: Data) -> Roles:
             )
         if (roles[mask.numpy()] != Role.NONE).any():
             raise DataError(f"data.{name} shares nodes with another mask: each node may have one role")
-        roles[mask.numpy()] = role
+        roles[mask.numpy() & known] = role
     return roles
 
 
@@ -130,6 +204,11 @@ def _check_fractions(settings: SplitSettings) -> None:
     total = settings.train + settings.val + settings.test
     if total > 1 + 1e-9:
         raise ConfigError(f"split.train, split.val and split.test must sum to at most 1, got {total:g}")
+
+
+def _without_training(partition: Partition, client_roles: list[Roles]) -> list[str]:
+    pairs = zip(partition.ids, client_roles, strict=True)
+    return [name for name, roles in pairs if not (roles == Role.TRAIN).any()]
 
 
 def _check_training_nodes(partition: Partition, client_roles: list[Roles], settings: SplitSettings) -> None:

@@ -9,8 +9,12 @@ Legend: N nodes, C outputs of the network.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import torch
+from torch import Tensor
 
 Kind = Literal["class", "labels", "value"]
 
@@ -26,6 +30,44 @@ class Target:
     scale: tuple[float, ...] = ()
     """value: of the labels of all owners, C each."""
 
+    def probabilities(self, out_NC: Tensor) -> Tensor:
+        """What a network's output says: probabilities of classes or labels [N, C], or numbers in the user's units."""
+        if self.kind == "class":
+            return out_NC.softmax(1)
+        return out_NC.sigmoid() if self.kind == "labels" else self.in_units(out_NC)
+
+    def in_units(self, out_NC: Tensor) -> Tensor:
+        """value: predicted numbers as the user has them."""
+        if not self.scale:
+            return out_NC
+        return out_NC * torch.tensor(self.scale, device=out_NC.device) + torch.tensor(self.shift, device=out_NC.device)
+
+    def decided(self, out_NC: Tensor) -> Tensor:
+        """The predicted class [N], labels of 0 and 1 [N, C], or numbers [N, C]."""
+        if self.kind == "class":
+            return out_NC.argmax(1)
+        return (out_NC > 0).long() if self.kind == "labels" else self.in_units(out_NC)
+
 
 ONE_CLASS = Target()
 """The usual: one class a node, all weighing alike."""
+
+UNEVEN_BELOW = 0.5
+"""Classes are uneven where the rarest has less than this part of an equal share."""
+
+
+def uneven(counts: Sequence[float]) -> bool:
+    """Whether a model could do well on most examples by never predicting some class that occurs."""
+    present = [count for count in counts if count > 0]
+    return len(present) > 1 and min(present) < UNEVEN_BELOW * sum(present) / len(present)
+
+
+def balanced_weights(counts: Sequence[float]) -> tuple[float, ...]:
+    """What classes must weigh for each that occurs to weigh the same in all; 1 on average over examples."""
+    present = sum(count > 0 for count in counts)
+    return tuple(sum(counts) / (present * count) if count > 0 else 1.0 for count in counts)
+
+
+def automatic_metric(target: Target, class_counts: Sequence[float] = (), *, link: bool = False) -> str:
+    """The name of the metric that `auto` stands for; `class_counts` are training nodes of each class, of all owners."""
+    return "roc_auc" if link else "accuracy"

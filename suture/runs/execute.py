@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,11 +17,13 @@ from suture.graph.batch import GraphBatch
 from suture.method import Method, Task
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
+from suture.runs import origin
+from suture.runs.card import DataCard
 from suture.runs.evaluation import global_accuracy, tested_on_uncut
 from suture.runs.folder import EMBEDDED, RunFolder
 from suture.runs.loop import Runner
+from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Finished, Tick
-from suture.runs.plan import FEDERATION
 from suture.runs.prepare import Prepared
 from suture.settings import Protocol
 
@@ -64,6 +67,9 @@ def _runner(
     give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
     log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
+    if prepared.counts and not (folder and folder.saved):
+        for sent in prepared.counts.sent:
+            ledger.record(0, f"census.{sent.step}", sent.direction, sent.message)
     cohort = engine.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
     # The clients of the cut are tested even if they did not train.
     judges = None
@@ -92,11 +98,15 @@ def execute(
 ) -> Finished:
     """Run a method to its end, or from the folder's checkpoint to its end."""
     check_engine(engine)
+    if folder:
+        folder.keep_card(DataCard.of(prepared).as_json(), origin.schema_of(prepared.dataset))
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
     shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
     outcome, tested = runner.outcome(prepared.dataset, None), shared if shared is not None else personal
-    del runner  # with the working copies of all clients, which may be larger than the uncut graph
+    # The working copies of all clients may be larger than the uncut graph. A graph and its views hold each other.
+    del runner
+    gc.collect()
     give_back_freed_pages()
     if tested is not None and tested_on_uncut(method, protocol):
         on_global = global_accuracy(method, prepared.uncut, tested, prepared.task)

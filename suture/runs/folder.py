@@ -2,7 +2,8 @@
 
 run.json          what was asked: dataset, method, seed, threads       config.toml   every resolved value
 manifest.json     the cut, hashed                                      environment.json
-privacy.json      training examples and degrees of every client
+privacy.json      training examples and degrees of every client         data.json     what was known and assumed of the graph
+schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 kept/             tensors that a method kept for drawing
@@ -47,13 +48,15 @@ from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
 from suture.plugins import Source
 from suture.runs.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
+from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Line, Outcome
-from suture.runs.plan import FEDERATION, Plan, plan
+from suture.runs.plan import Plan, plan
 
 PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "igraph", "pymetis", "safetensors", "pydantic", "opacus")
 COMPARISON, RUN = "compare.json", "run.json"
 CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
+DATA, SCHEMA = "data.json", "schema.json"
 CHECKPOINT, RESULT, MODELS = "checkpoint", "result.json", "model.safetensors"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
@@ -136,6 +139,12 @@ class RunFolder:
     def keep_facts(self, clients: Sequence[Mapping[str, object]]) -> None:
         """What accounts of privacy need to know of the clients, so that they can be made without the graph."""
         write_json(self.path / FACTS, {"clients": list(clients)})
+
+    def keep_card(self, card: Mapping[str, object], schema: bytes | None) -> None:
+        """What was known of the graph, and the schema of the folder it came from."""
+        write_json(self.path / DATA, dict(card))
+        if schema is not None:
+            write_atomically(self.path / SCHEMA, schema)
 
     def read_metrics(self) -> list[Line]:
         """The lines up to the checkpoint this folder was opened at, and those added since."""
@@ -279,6 +288,13 @@ def read_facts(path: Path) -> list[dict[str, Json]]:
     if not isinstance(clients, list) or not all(isinstance(client, dict) for client in clients):
         raise IntegrityError(f"{path / FACTS} is damaged; start the run anew")
     return clients
+
+
+def read_card(path: Path) -> dict[str, object]:
+    """What `keep_card` kept; see `runs.card`."""
+    if not (path / DATA).exists():
+        raise ConfigError(f"{path} does not say what its graph was ({DATA} is missing); train it again")
+    return read_json(path / DATA, "description of the graph")
 
 
 def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:

@@ -13,21 +13,16 @@ from suture.config.strict import strict_values
 from suture.core.metrics import AUTO, metric_for
 from suture.core.metrics import DOOR as METRICS
 from suture.errors import ConfigError
-from suture.graph import datasets
 from suture.graph.partition import DOOR as PARTITIONS
 from suture.graph.partition import GIVEN
 from suture.method import Method
 from suture.methods import DOOR, AnyMethod, FieldsByMethod, Methods
 from suture.nn.backbones import DOOR as BACKBONES
 from suture.plugins import Source
+from suture.runs import origin
 from suture.settings import Protocol
 
-DEFAULT_PROTOCOL = "fedpub-disjoint"
 DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
-IN_MEMORY = "in-memory"
-"""In place of a dataset's name: the graph was given as an object."""
-FEDERATION = "federation"
-"""In place of a dataset's name: the graph is in pieces, and its owners have them."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +57,7 @@ def plan(
     dataset: str,
     methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
     *,
-    protocol: str | Path = DEFAULT_PROTOCOL,
+    protocol: str | Path | None = None,
     clients: int | None = None,
     seeds: Sequence[int] | None = None,
     overrides: Sequence[str] = (),
@@ -71,10 +66,11 @@ def plan(
 ) -> Plan:
     """Resolve and check every name and value, without touching data or disk.
 
-    A method is a name, a spelling such as `my_method.py:Mine`, or a class; names are those behind the door.
+    A method is a name, a spelling such as `my_method.py:Mine`, or a class; names are those behind the door. Without a
+    protocol it is the one that fits the graph (`runs.origin`).
     """
-    if dataset not in (IN_MEMORY, FEDERATION):
-        dataset = datasets.settled(dataset)
+    dataset = origin.settled(dataset)
+    protocol = protocol if protocol is not None else origin.default_protocol(dataset)
     for asked in methods:
         door = door.letting_in(asked)
     classes = [door.find(asked) for asked in methods]
@@ -102,8 +98,7 @@ def _sources(dataset: str, protocol: Protocol, methods: Sequence[Method[Any, Any
     found.append(METRICS.source(protocol.evaluation.metric, metric))
     if kind not in GIVEN:
         found.append(PARTITIONS.source(kind, PARTITIONS.find(kind)))
-    if dataset not in (IN_MEMORY, FEDERATION):
-        found.append(datasets.source_of(dataset))
+    found.append(origin.source_of(dataset))
     return tuple(source for source in found if source is not None)
 
 

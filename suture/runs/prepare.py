@@ -1,7 +1,8 @@
-"""From a graph to clients that can be trained: graph -> preprocess -> cut -> clients on their device."""
+"""From a graph to clients that can be trained: graph -> preprocess -> cut -> census -> clients on their device."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -12,16 +13,20 @@ from typing import Any
 import torch
 from torch_geometric.data import Data
 
-from suture.graph import datasets
-from suture.graph.batch import GraphBatch, batch_of, uncut
-from suture.graph.checks import validate
+from suture.core.kernels import SparseMatrix
+from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, uncut
 from suture.graph.cut import Cut, load_manifest, make_cut
-from suture.graph.data import largest_component, num_classes, row_normalise
+from suture.graph.data import csr_from_parts, num_classes
 from suture.graph.links import hide_from_uncut, hide_links
+from suture.graph.scaling import Statistics, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
+from suture.runs import origin
+from suture.runs.counting import Counts, count, needs_census, target_of
+from suture.runs.intake import check_module
 from suture.runs.plan import Plan
-from suture.settings import PreprocessSettings, Protocol, SplitSettings
+from suture.runs.preprocess import preprocess
+from suture.settings import Protocol, SplitSettings
 
 log = logging.getLogger(__name__)
 
@@ -31,26 +36,39 @@ class Prepared:
     """A graph that has been cut, on the device it will be trained on."""
 
     dataset: str
-    data: Data
+    graph: Data
+    """The whole graph, preprocessed."""
     cut: Cut
     clients: GraphBatch
     task: Task
     split: SplitSettings
     """How links are held out, where these are what is predicted."""
+    counts: Counts | None = None
+    """What the owners told of their data before the run, if they were asked."""
+    notes: tuple[str, ...] = ()
+    """All that was dropped or assumed."""
+
+    # What follows may be as large as the clients' graphs, and most methods never look at it.
+
+    @cached_property
+    def data(self) -> Data:
+        """The whole graph, preprocessed and on the owners' shared scale."""
+        return _on_one_scale(self.graph, self.counts.statistics) if self.counts else self.graph
 
     @cached_property
     def with_hidden_edges(self) -> GraphBatch:
         """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
-        parts = self.cut.partition
+        parts, clients = self.cut.partition, self.clients
         if not any(parts.graphless):
-            return self.clients
-        shown = batch_of(self.data, parts.ids, parts.members, self.cut.split.client_roles, [False] * len(parts.ids))
-        shown = replace(self.clients, edge_index=shown.edge_index.to(self.clients.device), pairs=None)
+            return clients
+        all_edges = batch_of(self.data, parts.ids, parts.members, self.cut.split.client_roles, [False] * len(parts.ids))
+        all_edges = all_edges.to(clients.device)
+        shown = replace(clients, edge_index=all_edges.edge_index, edge_weight=all_edges.edge_weight, pairs=None)
         return hide_links(shown, self.split, self.cut.seed) if self.task.link else shown
 
     @cached_property
     def uncut(self) -> GraphBatch:
-        """The whole graph as one client; few methods see it."""
+        """The whole graph as a single client."""
         whole = replace(uncut(self.data, self.cut.split.roles), target=self.clients.target).to(self.clients.device)
         if not self.task.link:
             return whole
@@ -59,14 +77,6 @@ class Prepared:
     def pieces_for(self, method: Method[Any, Any]) -> GraphBatch:
         """The clients' graphs as a method is shown them."""
         return self.with_hidden_edges if method.sees_hidden_edges else self.clients
-
-
-def preprocess(data: Data, settings: PreprocessSettings) -> Data:
-    """What a protocol does to the whole graph before the cut."""
-    data = validate(data)
-    if settings.largest_component:
-        data = largest_component(data)
-    return row_normalise(data) if settings.row_normalise else data
 
 
 def cut_graph(data: Data, dataset: str, protocol: Protocol, seed: int) -> Cut:
@@ -88,12 +98,43 @@ def prepare(
     cut = cut or cut_graph(data, dataset, protocol, seed)
     parts = cut.partition
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
-    link, outputs, metric = protocol.task == "link", num_classes(data), protocol.evaluation.metric
+    outputs, counts, link = num_classes(data), None, protocol.task == "link"
+    if needs_census(protocol, data):
+        counts = count(clients, outputs, protocol, data, seed)
+        clients = _pieces_on_one_scale(clients, counts.statistics)
+    clients = replace(clients, target=target_of(data, protocol, counts))
     if link:
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.
         clients, outputs = hide_links(clients, protocol.split, cut.seed), protocol.model.hidden
+    if module is not None:
+        check_module(module, clients.x.width, outputs)
+    metric = counts.metric if counts else protocol.evaluation.metric
     task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
-    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split)
+    notes = (*(data.get("notes") or ()), *parts.notes, *cut.split.notes, *(counts.notes if counts else ()))
+    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
+
+
+def _on_one_scale(data: Data, found: Statistics) -> Data:
+    """The graph with features and edge weights as the statistics say."""
+    data = copy.copy(data)
+    data.x = standardised(data.x, found)
+    if data.get("edge_weight") is not None:
+        data.edge_weight = data.edge_weight / found.edge_scale
+    return data
+
+
+def _pieces_on_one_scale(clients: GraphBatch, found: Statistics) -> GraphBatch:
+    """The same for the clients' graphs. Nobody else has their features yet, so dense ones are changed where they are."""
+    m = clients.x.matrix
+    if isinstance(m, SparseMatrix):
+        listed = csr_from_parts(m.rowptr.long(), m.col.long(), m.val, (m.rows, m.columns))
+        clients = replace(clients, x=Features(feature_matrix(standardised(listed, found)), clients.segments))
+    elif found.scale:
+        m.sub_(torch.tensor(found.shift)).div_(torch.tensor(found.scale))
+        clients = replace(clients, x=Features(m, clients.segments))
+    if clients.edge_weight is not None:
+        clients = replace(clients, edge_weight=clients.edge_weight / found.edge_scale)
+    return clients
 
 
 class Source:
@@ -111,7 +152,7 @@ class Source:
     ) -> None:
         self.made, self.module, self.device = made, module, device
         begun = time.perf_counter()
-        loaded = datasets.load(made.dataset, data_root) if data is None else data
+        loaded = origin.load(made.dataset, data_root) if data is None else data
         self.graph = preprocess(loaded, made.protocol.preprocess)
         log.info("loaded %s: %d nodes, %.2f s", made.dataset, self.graph.num_nodes, time.perf_counter() - begun)
         self.given = load_manifest(manifest, self.graph) if manifest is not None else None

@@ -10,7 +10,8 @@ from torch import nn
 from torch_geometric.data import Data
 
 from suture.core.message import Model
-from suture.errors import ConfigError
+from suture.errors import ConfigError, unknown
+from suture.graph.data import MASKS
 from suture.nn.export import to_module, to_pyg
 from suture.runs.outcome import Finished, Line, Outcome
 
@@ -23,25 +24,39 @@ class Result:
     finished: Finished
     folder: Path | None
 
-    def model(self, client: str | None = None) -> nn.Module:
-        """A plain PyG module: the model all share, or that of one client (`result.client_ids`)."""
-        models = self._models(client)
+    def model(self, client: str | int | None = None) -> nn.Module:
+        """A plain PyG module: the model all share, or that of one client, by its name or place in `client_ids`."""
+        name = None if client is None else self._named(client)
+        models = self._models(name)
         task, method = self.finished.prepared.task, self.finished.method
-        name = client if client in models.ids else models.ids[0]
+        name = name if name in models.ids else models.ids[0]
         row = models.ids.index(name)
         if task.module is not None:
             return to_module(models.params, task.module, task.features, task.classes, row)
         return to_pyg(models.params, method.model, task.features, task.classes, row)
 
+    def _named(self, client: str | int) -> str:
+        """The client somebody means: `client-3` is `client-03` too."""
+        ids = self.client_ids
+        if isinstance(client, int) and 0 <= client < len(ids):
+            return ids[client]
+        same = {_without_zeros(name): name for name in ids}
+        if not isinstance(client, str) or _without_zeros(client) not in same:
+            raise unknown("client", str(client), ids)
+        return client if client in ids else same[_without_zeros(client)]
+
     def _models(self, client: str | None) -> Model:
         personal, shared = self.finished.personal, self.finished.shared
-        if client is not None and client not in self.client_ids:
-            raise ConfigError(f"unknown client {client!r}; clients are {', '.join(self.client_ids)}")
         if client is not None and personal is not None:
             return personal
         if shared is None:
             raise ConfigError(f"{self.outcome.method} has a model for each client; name one of {', '.join(self.client_ids)}")
         return shared
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that was dropped or assumed of the graph."""
+        return self.finished.prepared.notes
 
     @property
     def history(self) -> list[Line]:
@@ -55,23 +70,37 @@ class Result:
 
     @property
     def data(self) -> Data:
-        """The (preprocessed) graph with `client` and `prediction` per node; -1 for nodes no client owns."""
+        """The graph as it was trained on, with what the run made of every node.
+
+        client        whose it is: a place in `client_ids`, -1 if nobody's
+        prediction    the predicted class [N], labels [N, C] or numbers [N, C]; -1 or NaN if nobody's
+        probability   of each class or label [N, C]; for numbers the prediction itself
+        score         what the network gives [N, C]
+        train_mask, val_mask, test_mask    as they were used
+        """
         prepared = self.finished.prepared
-        data = prepared.data.clone()
-        data.client = torch.full((int(data.num_nodes),), -1)
-        data.prediction = torch.full((int(data.num_nodes),), -1)
-        graph = prepared.clients
-        predicted = self.predictions()
+        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.graph.num_nodes)
+        score = self.scores()
+        data.client = torch.full((nodes,), -1)
+        data.score = torch.full((nodes, score.shape[1]), torch.nan)
         # Where clients overlap, the first owner speaks: write in reverse so that it comes last.
         members = prepared.cut.partition.members
         for k in reversed(range(len(graph.ids))):
-            first, last = graph.segments.bounds[k], graph.segments.bounds[k + 1]
+            first, last = graph.segments.bounds[k : k + 2]
             data.client[members[k]] = k
-            data.prediction[members[k]] = predicted[first:last]
+            data.score[members[k]] = score[first:last]
+        if graph.pairs is None:
+            data.probability = graph.target.probabilities(data.score)
+            nobody = -1 if graph.target.kind != "value" else torch.nan
+            decided = graph.target.decided(data.score)
+            decided[data.client < 0] = nobody
+            data.prediction = decided
+        for role, name in enumerate(MASKS, start=1):
+            data[name] = prepared.cut.split.roles == role
         return data
 
-    def predictions(self) -> torch.Tensor:
-        """The predicted class of every client's nodes on its own piece, flat, client after client."""
+    def scores(self) -> torch.Tensor:
+        """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client."""
         prepared, method = self.finished.prepared, self.finished.method
         ids = prepared.clients.ids
         models = self.finished.personal
@@ -80,4 +109,13 @@ class Result:
             expanded = {name: value.expand(len(ids), *value.shape[1:]) for name, value in shared.params.items()}
             models = Model(ids, expanded)
         with torch.no_grad():
-            return method.predict(prepared.pieces_for(method), models, prepared.task).argmax(1).cpu()
+            return method.predict(prepared.pieces_for(method), models, prepared.task).cpu()
+
+    def predictions(self) -> torch.Tensor:
+        """The predicted class (labels, numbers) of every client's nodes, flat, client after client."""
+        return self.finished.prepared.clients.target.decided(self.scores())
+
+
+def _without_zeros(name: str) -> str:
+    head, dash, number = name.rpartition("-")
+    return f"{head}{dash}{int(number)}" if number.isdecimal() else name

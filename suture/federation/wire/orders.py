@@ -14,7 +14,8 @@ from suture.core.storage import Json
 from suture.errors import ConfigError
 from suture.plugins import refuse_spelled
 from suture.runs.execute import robust_for
-from suture.runs.plan import FEDERATION, Plan
+from suture.runs.origin import FEDERATION
+from suture.runs.plan import Plan
 from suture.settings import Count, Positive
 
 ORDER = "order.json"

@@ -1,0 +1,79 @@
+"""Statistics that owners share before a run, and what is done with them: features and labels on one scale for everybody.
+
+A feature becomes (x - shift) / scale. Columns of zeros and ones stay as they are; a column that is mostly zero is divided
+only, so that sparse features stay sparse. Legend: N nodes, F features, C classes or numbers to predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from suture.config.strict import strict
+from suture.graph.data import csr_tensor, scipy_matrix
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a run knows of everybody's data together."""
+
+    nodes: float
+    """N over all owners."""
+    trained: float
+    """Training nodes over all owners."""
+    shift: Numbers = ()
+    scale: Numbers = ()
+    """Of each feature, F each; empty: features stay as they are."""
+    classes: Numbers = ()
+    """Training nodes of each class, C; of each label in multi-label prediction."""
+    target_shift: Numbers = ()
+    target_scale: Numbers = ()
+    """Of numbers to predict, C each."""
+    edge_scale: float = 1.0
+    """What edge weights are divided by."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For a file or the wire."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @staticmethod
+    def read(content: Mapping[str, object]) -> Statistics:
+        """As `as_json` wrote it, checked."""
+        return strict(Statistics, content, "statistics")
+
+
+def standardised(x_NF: Tensor, statistics: Statistics) -> Tensor:
+    """Features on the shared scale, in the layout they have."""
+    if not statistics.scale:
+        return x_NF
+    shift, scale = torch.tensor(statistics.shift), torch.tensor(statistics.scale)
+    if x_NF.layout != torch.sparse_csr:
+        return ((x_NF - shift) / scale).contiguous()
+    matrix = scipy_matrix(x_NF).astype(np.float32) @ sp.diags_array(1 / scale.numpy().astype(np.float32))
+    moved = np.flatnonzero(shift.numpy())
+    if not moved.size:
+        return csr_tensor(sp.csr_matrix(matrix))
+    columns = matrix.tocsc()
+    dense = (columns[:, moved].toarray() - (shift / scale).numpy()[moved]).astype(np.float32)
+    parts = {int(column): dense[:, [place]] for place, column in enumerate(moved)}
+    return csr_tensor(_replaced(columns, parts))
+
+
+def _replaced(columns: sp.csc_matrix, parts: Mapping[int, np.ndarray]) -> sp.csr_matrix:
+    """A matrix with some of its columns exchanged for dense ones."""
+    kept = np.ones(columns.shape[1], dtype=np.float32)
+    kept[list(parts)] = 0
+    rest = (columns @ sp.diags_array(kept)).tocoo()
+    rows, names = np.arange(columns.shape[0]), np.array(list(parts))
+    value = np.concatenate([rest.data, *(part[:, 0] for part in parts.values())])
+    row = np.concatenate([rest.coords[0], *(rows for _ in parts)])
+    column = np.concatenate([rest.coords[1], np.repeat(names, len(rows))])
+    return sp.coo_matrix((value, (row, column)), shape=columns.shape).tocsr()
