@@ -194,7 +194,7 @@ def _feature_digests(x: Tensor) -> list[bytes]:
 
 
 def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values)).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).data).digest()
 
 
 def _sorted_keys(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:

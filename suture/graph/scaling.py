@@ -56,7 +56,7 @@ def standardised(x_NF: Tensor, statistics: Statistics) -> Tensor:
         return x_NF
     shift, scale = torch.tensor(statistics.shift), torch.tensor(statistics.scale)
     if x_NF.layout != torch.sparse_csr:
-        return ((x_NF - shift) / scale).contiguous()
+        return (x_NF - shift).div_(scale).contiguous()
     matrix = scipy_matrix(x_NF).astype(np.float32) @ sp.diags_array(1 / scale.numpy().astype(np.float32))
     moved = np.flatnonzero(shift.numpy())
     if not moved.size:

@@ -99,7 +99,7 @@ class Backbone(ABC):
             name, last = f"layer{index}", index == self.settings.layers
             out = torch.empty(graph.num_nodes, self.classes if last else widths[index], device=graph.device)
             # Sparse features are projected once for all nodes.
-            for nodes in everybody.split(graph.num_nodes if isinstance(h, Features) else ROWS_AT_ONCE):
+            for nodes in torch.split(everybody, graph.num_nodes if isinstance(h, Features) else ROWS_AT_ONCE):
                 view = View(graph, nodes)
                 rows = self.apply_layer(name, params, h, graph, view)
                 rows = activate(rows, params[f"{name}.bias"], view.segments, relu=not last)
