@@ -196,6 +196,16 @@ class GraphBatch:
         return self.x.propagated(self.mean_operator)
 
     @cached_property
+    def gcn_input_once(self) -> Features | None:
+        """As `gcn_input`, but narrow dense features too: what is propagated once need not be in every round."""
+        return self.gcn_input or self.x.propagated_once(self.gcn_operator)
+
+    @cached_property
+    def mean_input_once(self) -> Features | None:
+        """As `mean_input`, likewise."""
+        return self.mean_input or self.x.propagated_once(self.mean_operator)
+
+    @cached_property
     def _remembered(self) -> dict[str, dict[Hashable, object]]:
         return {}
 

@@ -25,7 +25,9 @@ def averaging(listed: SparseMatrix, weighted: bool) -> SparseMatrix:
         weight = listed.val.double()
         share = (weight / row_sums(listed)[listed.row]).float()
     else:
-        share = 1.0 / listed.rowptr.diff().clamp_min(1)[listed.row]
+        # Not by `row`, which the matrix would keep: eight bytes an entry.
+        degree = listed.rowptr.diff()
+        share = torch.repeat_interleave(1.0 / degree.clamp_min(1), degree)
     return SparseMatrix(listed.rowptr, listed.col, share, listed.columns)
 
 

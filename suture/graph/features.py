@@ -106,6 +106,12 @@ class Features:
             return None
         return Features(operator.times(self.matrix.to_dense()), self.segments)
 
+    def propagated_once(self, operator: SparseMatrix) -> Features | None:
+        """`operator @ features` if these are dense and the outcome fits: as large as they are."""
+        if isinstance(self.matrix, SparseMatrix) or self.matrix.numel() * 4 > DENSE_LIMIT_BYTES:
+            return None
+        return Features(operator.times(self.matrix), self.segments)
+
     def dense(self) -> Tensor:
         """[N, F]; for small graphs and user modules."""
         return self.matrix.to_dense() if isinstance(self.matrix, SparseMatrix) else self.matrix

@@ -98,8 +98,10 @@ class Backbone(ABC):
         for index in range(1, self.settings.layers + 1):
             name, last = f"layer{index}", index == self.settings.layers
             out = torch.empty(graph.num_nodes, self.classes if last else widths[index], device=graph.device)
-            # Sparse features are projected once for all nodes.
-            for nodes in torch.split(everybody, graph.num_nodes if isinstance(h, Features) else ROWS_AT_ONCE):
+            # Sparse features are projected once for all nodes; so is what then takes little memory.
+            narrow = self.settings.narrow_first and 2 * out.shape[1] <= widths[index - 1]
+            at_once = graph.num_nodes if narrow or isinstance(h, Features) else ROWS_AT_ONCE
+            for nodes in torch.split(everybody, at_once):
                 view = View(graph, nodes)
                 rows = self.apply_layer(name, params, h, graph, view)
                 rows = activate(rows, params[f"{name}.bias"], view.segments, relu=not last)
@@ -145,7 +147,7 @@ class Gcn(Backbone):
         self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
     ) -> Tensor:
         """Normalised propagation."""
-        return layers.gcn(h, params[f"{name}.weight"], graph, view)
+        return layers.gcn(h, params[f"{name}.weight"], graph, view, narrow_first=self.settings.narrow_first)
 
 
 class Sage(Backbone):
@@ -167,7 +169,8 @@ class Sage(Backbone):
         self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
     ) -> Tensor:
         """Own projection plus the mean of the neighbours' projection."""
-        return layers.sage(h, params[f"{name}.self"], params[f"{name}.neighbour"], graph, view)
+        own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]
+        return layers.sage(h, own, neighbour, graph, view, narrow_first=self.settings.narrow_first)
 
     def sampled_logits(self, params: Tree, batch: SampledBatch, rng: Streams | None = None) -> Tensor:
         """Class scores [B, C] of a batch's seeds from sampled neighbourhoods."""
