@@ -374,3 +374,25 @@ def test_rows_of_a_large_graph_are_those_of_all_at_once(
         by_rows = backbone.logits(params, graph)
     assert at_once.abs().max() > 0.1
     assert torch.allclose(by_rows, at_once, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize("viewed", [False, True])
+def test_the_order_of_product_and_propagation_changes_rounding_only(kind: str, layout: str, viewed: bool) -> None:
+    graph = toy_batch(layout=layout)
+    view = View(graph, torch.tensor([0, 3, 8, 9, 12, 20, 26])) if viewed else None
+    outcomes = []
+    for narrow_first in (False, True):
+        settings = ModelSettings(kind=kind, layers=2, hidden=8, narrow_first=narrow_first)
+        backbone = make_backbone(settings, graph.x.width, 3)
+        start = backbone.init(torch.Generator().manual_seed(1))
+        params = {name: torch.cat([value * (k + 1) for k in range(3)]).requires_grad_() for name, value in start.items()}
+        out = backbone.logits(params, graph, view=view)
+        grads = torch.autograd.grad((out * torch.arange(3)).sum(), list(params.values()))
+        outcomes.append([out.detach(), *grads])
+    for before, after in zip(*outcomes, strict=True):
+        assert torch.allclose(after, before, atol=1e-4, rtol=1e-4)
+    assert outcomes[0][0].abs().max() > 0.1
+    if layout == "dense, narrow":
+        assert ("gcn_input_once" if kind == "gcn" else "mean_input_once") in vars(graph)
