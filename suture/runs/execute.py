@@ -8,16 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from suture.core.message import Nothing
 from suture.core.process import give_back_freed_pages
 from suture.engines.debug import DebugCohort
-from suture.engines.embedded import EmbeddedCohort
+from suture.engines.embedded import EmbeddedCohort, on_device
 from suture.engines.robust import Robust, check_rule
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
-from suture.method import Method, Task
+from suture.method import Clients, Method, Task, check_target
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
 from suture.runs import origin
+from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
 from suture.runs.evaluation import global_accuracy, tested_on_uncut
 from suture.runs.folder import EMBEDDED, RunFolder
@@ -62,6 +66,8 @@ def _runner(
     """A run with all clients in this process."""
     if any(prepared.cut.partition.graphless) and not method.accepts_graphless:
         raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
+    if not prepared.task.link:
+        check_target(method, prepared.clients.target)
     ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
     give_back_freed_pages()
@@ -103,15 +109,37 @@ def execute(
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
     shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
-    outcome, tested = runner.outcome(prepared.dataset, None), shared if shared is not None else personal
+    examples = reported_examples(runner)
+    evaluation = appraise(examples, runner.metric, getattr(prepared.graph, "class_names", None) or ())
+    outcome = runner.outcome(prepared.dataset, None, warnings_of(examples, evaluation))
     # The working copies of all clients may be larger than the uncut graph. A graph and its views hold each other.
-    del runner
+    del runner, examples
     gc.collect()
     give_back_freed_pages()
+    tested = shared if shared is not None else personal
     if tested is not None and tested_on_uncut(method, protocol):
-        on_global = global_accuracy(method, prepared.uncut, tested, prepared.task)
-        outcome = replace(outcome, accuracy_global=on_global)
-    finished = Finished(outcome, shared, personal, prepared, method, history)
+        outcome = replace(outcome, accuracy_global=global_accuracy(method, prepared.uncut, tested, prepared.task))
+    finished = Finished(outcome, shared, personal, prepared, method, history, evaluation)
     if folder:
-        folder.finish(finished.outcome, [m for m in (shared, personal) if m is not None], method)
+        folder.finish(outcome, [m for m in (shared, personal) if m is not None], method, evaluation)
     return finished
+
+
+def reported_examples(runner: Runner) -> Examples:
+    """What the reported models say of every example, on the graphs their clients see now."""
+    method, judges, kept = runner.method, runner.judges, runner.journey.best_models
+    if not isinstance(judges, EmbeddedCohort):
+        raise TypeError("only clients in this process show what their models predict")
+    deployed = method.deploy(runner.reported()[1], judges.ids) if kept is None else Nothing(judges.ids)
+    parts: list[Examples] = []
+
+    def look(clients: Clients[Any]) -> Nothing:
+        ids, device = clients.ids, clients.graph.device
+        with torch.no_grad():
+            graph = method.seen(clients, training=False)
+            model = method.assemble(clients, on_device(deployed.select(ids), device)) if kept is None else kept.select(ids)
+            parts.append(examples_of(graph, method.predict(graph, on_device(model, device), clients.task)))
+        return Nothing(ids)
+
+    judges.peek(look)
+    return Examples.joined(parts)
