@@ -56,7 +56,7 @@ def standardised(x_NF: Tensor, statistics: Statistics) -> Tensor:
         return x_NF
     shift, scale = np.array(statistics.shift), np.array(statistics.scale)
     if x_NF.layout != torch.sparse_csr:
-        return ((x_NF - torch.from_numpy(shift).float()) / torch.from_numpy(scale).float()).contiguous()
+        return (x_NF - torch.from_numpy(shift).float()).div_(torch.from_numpy(scale).float()).contiguous()
     columns, moved = scipy_matrix(x_NF).tocsc(), np.flatnonzero(shift)
     dense = {int(name): (columns[:, [name]].toarray()[:, 0] - shift[name]) / scale[name] for name in moved}
     return csr_tensor(_replaced(columns @ sp.diags_array(1 / scale), dense))

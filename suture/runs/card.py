@@ -40,7 +40,7 @@ class DataCard:
     @staticmethod
     def of(prepared: Prepared) -> DataCard:
         """The card of a prepared graph."""
-        data, task = prepared.data, prepared.task
+        data, task = prepared.graph, prepared.task
         return DataCard(
             dataset=prepared.dataset,
             fingerprint=prepared.cut.fingerprint,
