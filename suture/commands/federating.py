@@ -34,10 +34,11 @@ def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[s
     from suture.federation.owner.owner import Owner
 
     kit = flare.kits.Kit.read(path, "owner")
-    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).shard
-    nodes, features = int(shard.data.num_nodes), shard.features
+    held = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).holding
+    nodes, features = int(held.data.num_nodes), held.features
+    whose = "".join(f" ({name} in {data})" for name in held.data.get("owners") or () if name != kit.name)
     console.notes().print(
-        f"owner {kit.name} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",
+        f"owner {kit.name}{whose} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",
         soft_wrap=True,
     )
     flare.kits.become(kit, flare.jobs.JOBS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -16,11 +15,11 @@ from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, u
 from suture.graph.cut import Cut, load_manifest, make_cut
 from suture.graph.data import num_classes
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.graph.scaling import Statistics, standardised
+from suture.graph.scaling import Statistics, scaled
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
 from suture.runs import origin
-from suture.runs.counting import Counts, count, needs_census, target_of
+from suture.runs.counting import Counts, count, kind_of, needs_census, target_of
 from suture.runs.intake import check_module
 from suture.runs.plan import Plan
 from suture.runs.preprocess import preprocess
@@ -73,7 +72,7 @@ def prepare(
     place = torch.device(device)
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
     outputs, counts = num_classes(data), None
-    if needs_census(protocol, data):
+    if needs_census(protocol, kind_of(data), data.get("edge_weight") is not None):
         counts = count(clients, outputs, protocol, data, seed)
         data, clients = _on_one_scale(data, clients, cut, counts.statistics)
     clients = replace(clients, target=target_of(data, protocol, counts))
@@ -97,13 +96,11 @@ def prepare(
 
 def _on_one_scale(data: Data, clients: GraphBatch, cut: Cut, found: Statistics) -> tuple[Data, GraphBatch]:
     """The graph and its pieces with features and edge weights as the statistics say."""
-    data = copy.copy(data)
+    data = scaled(data, found)
     if found.scale:
-        data.x = standardised(data.x, found)
         whole = Features(feature_matrix(data.x), clients.segments)
         clients = replace(clients, x=whole.take(torch.cat(list(cut.partition.members)), clients.segments))
     if found.edge_scale != 1 and clients.edge_weight is not None:
-        data.edge_weight = data.edge_weight / found.edge_scale
         clients = replace(clients, edge_weight=clients.edge_weight / found.edge_scale)
     return data, clients
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
-import io
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
@@ -26,10 +24,12 @@ from suture.method import Clients, Method, S, Task
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
 from suture.privacy.secure_aggregation import Member
+from suture.runs.card import DataCard
 from suture.runs.checkpoint import load_models, save_models
+from suture.runs.predictions import predictions_csv
 
 TERMS = "terms.json"
-MODEL, PREDICTIONS = "model.safetensors", "predictions.csv"
+MODEL, PREDICTIONS, DATA = "model.safetensors", "predictions.csv", "data.json"
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class Agreement:
     task: Task
     permit: Callable[[str, Message], None]
     """(step, reply): raises `Refused` where the owner's policy forbids what would leave."""
+    names: Sequence[str]
+    """Ids of the nodes, as the owner knows them."""
+    card: DataCard
+    """What is known of the owner's graph; it stays here."""
     secure: bool = False
     """Replies to summed steps leave under secure aggregation only."""
     salt: str = ""
@@ -169,12 +173,10 @@ class RunAtOwner(Generic[S]):
         self._save(self.folder / MODEL, model)
         with torch.no_grad():
             predicted = method.predict(graph, model, task)
+        write_json(self.folder / DATA, self.agreed.card.as_json())
         if graph.pairs is None:
-            lines = io.StringIO()
-            rows = csv.writer(lines)
-            rows.writerow(["node", "prediction"])
-            rows.writerows(zip(graph.node_id.tolist(), predicted.argmax(1).tolist(), strict=True))
-            write_atomically(self.folder / PREDICTIONS, lines.getvalue().encode())
+            table = predictions_csv(graph, predicted, self.agreed.names, self.agreed.card.class_names)
+            write_atomically(self.folder / PREDICTIONS, table.encode())
         write_json(self.folder / "finished.json", {"run": self.name, "method": method.name, "nodes": graph.num_nodes})
 
     def _retained(self) -> list[int]:
