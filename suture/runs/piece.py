@@ -67,7 +67,7 @@ def owners_piece(
     """
     if handling.preprocess.largest_component:
         raise ConfigError(
-            "preprocess.largest_component speaks of the uncut graph, which no owner has; set it to false, or use protocol own"
+            "preprocess.largest_component speaks of the uncut graph, which no owner has; set it to false or use protocol own"
         )
     data, everything = preprocess(data, handling.preprocess), torch.arange(int(data.num_nodes))
     graphless, notes = data.edge_index.shape[1] == 0, [str(note) for note in data.get("notes") or ()]
