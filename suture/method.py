@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from suture.config.strict import check_fields
-from suture.core.kernels import client_mean
 from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.metrics import AUTO, Metric, metric_for
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs
+from suture.graph.target import Kind as TargetKind
+from suture.graph.target import Target
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.privacy.mechanisms import Mechanism
@@ -33,6 +34,7 @@ from suture.seam import R as R
 from suture.seam import S as S
 from suture.seam import V as V
 from suture.settings import ModelSettings, TrainingSettings
+from suture.training.losses import nodes_loss, pairs_loss
 
 S_co = TypeVar("S_co", bound=Record, covariant=True)
 """What clients keep, to whoever only reads it: clients that keep more will do."""
@@ -84,14 +86,16 @@ class Phase(Generic[V]):
 
 @dataclass(frozen=True)
 class Scores(Message):
-    """What a client tells about its model. Shapes: value float64 and total int64 [K, 3] (train, validation, test), loss [K].
+    """What a client tells about its model. Shapes: value float64, total int64 [K, 3] (train, validation, test), losses [K].
 
-    `value` is what the metric says of `total` examples (0 where there are none).
+    `value` is what the metric says of `total` examples (0 where there are none, or too few to say); `loss` is that of the
+    training examples, `validation_loss` that of the validation examples (0 where there are none).
     """
 
     value: Annotated[Tensor, Kind.SCORES]
     total: Annotated[Tensor, Kind.COUNTS]
     loss: Annotated[Tensor, Kind.LOSSES]
+    validation_loss: Annotated[Tensor, Kind.LOSSES]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -119,6 +123,8 @@ class Method(ABC, Generic[V, S]):
     """Is shown the edges that graphless clients do not have: a reference, not an answer to their problem."""
     accepts_graphless: ClassVar[bool] = True
     """Whether a client without any edge can take part."""
+    targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
+    """What it can predict of nodes: one class, several labels, numbers."""
 
     sums: ClassVar[tuple[str, ...]] = ()
     """Steps of whose replies the server needs only the mean, weighted by their `weight`: these can be summed securely or
@@ -185,7 +191,7 @@ class Method(ABC, Generic[V, S]):
         with torch.no_grad():
             graph = self.seen(clients, training=False)
             logits = self.predict(graph, self.assemble(clients, deployed), clients.task)
-        return clients.state, score(graph, logits, clients.task.metric)
+        return clients.state, score(graph, logits, clients.task.metric, self.training)
 
     @classmethod
     def steps(cls) -> dict[str, Callable[..., Any]]:
@@ -209,32 +215,48 @@ def _refuse_reserved(cls: type[Method[Any, Any]]) -> None:
             )
 
 
-def score(graph: GraphBatch, out_NC: Tensor, metric: str = AUTO) -> Scores:
+def check_target(method: Method[Any, Any], target: Target) -> None:
+    """Refuse to let a method predict what it cannot."""
+    if target.kind not in method.targets:
+        what = {"class": "one class of a node", "labels": "several labels of a node", "value": "numbers"}
+        can = " and ".join(what[kind] for kind in what if kind in method.targets)
+        raise ConfigError(f"{method.name} can predict {can}, not {what[target.kind]}; choose another method, such as fedavg")
+
+
+def score(graph: GraphBatch, out_NC: Tensor, metric: str, training: TrainingSettings) -> Scores:
     """Every client's score by role, of its nodes or of its held-out pairs; a role without enough examples counts none."""
-    return (
-        _score_links(graph, graph.pairs, out_NC, metric) if graph.pairs is not None else _score_nodes(graph, out_NC, metric)
-    )
+    if graph.pairs is not None:
+        return _score_links(graph, graph.pairs, out_NC, metric, training)
+    return _score_nodes(graph, out_NC, metric, training)
 
 
-def _score_nodes(graph: GraphBatch, logits_NC: Tensor, metric: str) -> Scores:
-    clients = len(graph.ids)
-    cell = graph.segments.client * 4 + graph.role
-    value, total = _measured(metric_for(metric, "node"), logits_NC, graph.y, cell, clients)
-    nodes = graph.train.nodes
-    loss = torch.nn.functional.cross_entropy(logits_NC[nodes], graph.y[nodes], reduction="none")
-    return Scores(graph.ids, value, total, client_mean(loss, graph.train.segments.client, clients))
+def _score_nodes(graph: GraphBatch, out_NC: Tensor, metric: str, training: TrainingSettings) -> Scores:
+    clients, target, owner = len(graph.ids), graph.target, graph.segments.client
+    # Nodes without a role may have no label, and must not reach a metric.
+    with_role = (graph.role > 0).nonzero().squeeze(1)
+    chosen = slice(None) if with_role.numel() == graph.num_nodes else with_role
+    cell = (owner * 4 + graph.role)[chosen]
+    measured = metric_for(metric, target.kind)
+    value, total = _measured(measured, target.in_units(out_NC[chosen]), graph.y[chosen], cell, clients)
+    losses = [
+        nodes_loss(out_NC[nodes], graph.y[nodes], owner[nodes], clients, target, training)
+        for nodes in (graph.train.nodes, graph.nodes_in(2))
+    ]
+    return Scores(graph.ids, value, total, *losses)
 
 
-def _score_links(graph: GraphBatch, pairs: Pairs, out_NC: Tensor, metric: str) -> Scores:
+def _score_links(graph: GraphBatch, pairs: Pairs, out_NC: Tensor, metric: str, training: TrainingSettings) -> Scores:
     clients = len(graph.ids)
     value_P = (out_NC[pairs.nodes[0]] * out_NC[pairs.nodes[1]]).sum(1)
     owner = graph.segments.client[pairs.nodes[0]]
     held = pairs.role > 1
     cell = (owner * 4 + pairs.role)[held]
     value, total = _measured(metric_for(metric, "link"), value_P[held], pairs.label[held], cell, clients)
-    train = pairs.role == 1
-    loss = torch.nn.functional.softplus(-value_P[train])
-    return Scores(graph.ids, value, total, client_mean(loss, owner[train], clients))
+    losses = [
+        pairs_loss(value_P[of], pairs.label[of].to(value_P.dtype), owner[of], clients, training)
+        for of in (pairs.role == 1, pairs.role == 2)
+    ]
+    return Scores(graph.ids, value, total, *losses)
 
 
 def _measured(metric: Metric, output: Tensor, label_E: Tensor, cell_E: Tensor, clients: int) -> tuple[Tensor, Tensor]:

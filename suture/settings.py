@@ -42,7 +42,11 @@ PARTITIONS = Choice(
     ("auto", "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
 )
 BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp"))
-METRICS = Choice("metric", "suture.metrics", ("auto", "accuracy", "roc_auc"))
+METRICS = Choice(
+    "metric",
+    "suture.metrics",
+    ("auto", "accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "pr_auc", "log_loss", "ece", "mae", "r2"),
+)
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ class EvaluationSettings:
     every: Count = 1
     """Evaluate after every n-th round (the last round always)."""
     metric: Annotated[str, METRICS] = "auto"
-    """What a test measures; auto: accuracy, or in link prediction ROC-AUC."""
+    """What a test measures, and what the reported round is best in; auto: what fits the labels, see docs/metrics.md."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from suture.federation.flare.places import HOME
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
-from suture.report.table import comparison_report
+from suture.report.table import comparison_report, warned
 from suture.runs.comparison import Comparison
 from suture.runs.folder import is_begun, read_outcome, read_plan
 from suture.runs.loop import Interrupted
@@ -121,7 +121,8 @@ def _told(error: SutureError, more: str) -> SutureError:
 
 def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool) -> None:
     comparison = Comparison(tuple(outcomes))
-    console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
+    table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
+    console.results().print(table, *warned(outcomes), sep="\n")
     name_suspects(outcomes)
     if not quiet:
         console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)

@@ -41,7 +41,7 @@ def export(path: Path, client: str | None, out: Path) -> None:
         state = state_for_pyg(params, settings)
         done = read_plan(path).protocol.preprocess
         # A graph may turn out to have no weights; then the model is given None for them.
-        module = to_pyg(params, settings, *_sizes(params, settings), weighted=done.edge_weights == "keep")
+        module = to_pyg(params, settings, *_sizes(params, settings), weighted=done.edge_weights != "drop")
         snippet = pyg_snippet(module, out, done.row_normalise)
     write_atomically(out, safetensors.torch.save(state))
     console.notes().print(f"wrote {out}; load it with:", soft_wrap=True)

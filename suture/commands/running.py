@@ -20,7 +20,7 @@ from suture.errors import StorageError
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
-from suture.report.table import comparison_report
+from suture.report.table import comparison_report, warned
 from suture.runs.folder import EMBEDDED, is_begun, read_asked, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
@@ -83,7 +83,8 @@ def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work)
         lines = [{key: None if value != value else value for key, value in line.items()} for line in comparison.as_json()]
         write_results(lines, work.json)
     if work.json != STDOUT:
-        console.results().print(comparison_report(comparison.rows(), made, comparison.outcomes[0].clients))
+        table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
+        console.results().print(table, *warned(comparison.outcomes), sep="\n")
         name_suspects(comparison.outcomes)
     if not work.quiet:
         console.notes().print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)

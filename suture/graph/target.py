@@ -16,6 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from suture.core.metrics.errors import MAE, R2
+from suture.core.metrics.ranking import ROC_AUC
+from suture.core.metrics.shares import ACCURACY
+
 Kind = Literal["class", "labels", "value"]
 
 
@@ -69,5 +73,17 @@ def balanced_weights(counts: Sequence[float]) -> tuple[float, ...]:
 
 
 def automatic_metric(target: Target, class_counts: Sequence[float] = (), *, link: bool = False) -> str:
-    """The name of the metric that `auto` stands for; `class_counts` are training nodes of each class, of all owners."""
-    return "roc_auc" if link else "accuracy"
+    """The name of the metric that `auto` stands for; `class_counts` are training nodes of each class, of all owners.
+
+    class    accuracy; if the rarest class that occurs has less than half of an equal share, roc_auc: a model that says the
+             most frequent class of every node has a high accuracy, and the same one in every round
+    labels   roc_auc, as each label is usually rare
+    value    mae, which one owner with nearly equal numbers cannot spoil as it does r2; of several numbers, whose units may
+             differ, r2
+    link     roc_auc
+    """
+    if link or target.kind == "labels":
+        return ROC_AUC.name
+    if target.kind == "value":
+        return R2.name if len(target.scale) > 1 else MAE.name
+    return ROC_AUC.name if uneven(class_counts) else ACCURACY.name

@@ -20,13 +20,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, Protocol, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, map_tree, mean, tile
+from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.privacy.mechanisms import Mechanism, NoisyGradients
 from suture.training.batches import Batch
@@ -87,6 +88,8 @@ HOW_REPLIES_ARE_USED = frozenset({"round", "local_update", "conclude", "combine"
 class Averaging(Method[V, S], Generic[V, S, D, U]):
     """The box above; see its hooks."""
 
+    targets: ClassVar[frozenset[TargetKind]] = frozenset({"class", "labels", "value"})
+
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "sums" not in vars(cls) and HOW_REPLIES_ARE_USED & vars(cls).keys():
@@ -122,7 +125,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
         `received` is what training started from, `clients.state` what the clients keep.
         """
-        return {"cross-entropy": batch.cross_entropy(self.backbone(clients.task), params)}
+        return {"labels": batch.loss(self.backbone(clients.task), params)}
 
     def frozen_names(self, task: Task) -> frozenset[str]:
         """Entries of a client's model that no gradient reaches."""

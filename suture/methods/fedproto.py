@@ -38,6 +38,7 @@ from suture.core.message import Kind, Message, Model, Nothing
 from suture.core.tree import Tree, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
+from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Averaging, Kept, Server, Trained, Up
 from suture.settings import NonNegative
@@ -70,6 +71,7 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
     summary: ClassVar[str] = "local models whose mean embeddings of each class are pulled together"
     paper: ClassVar[str] = "Tan et al., AAAI 2022"
     one_model: ClassVar[bool] = False
+    targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
 
     proto_weight: NonNegative = 1.0
     """Lambda, the weight of the distance between local and global prototypes; 0 is Local."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from suture.core.storage import damaged, read_lines
 from suture.runs.folder import LEDGER, METRICS, read_metrics
-from suture.settings import EvaluationSettings
 
 
 @dataclass(frozen=True)
@@ -21,19 +21,11 @@ class Curve:
     """Rounds that were evaluated."""
     validation: tuple[float, ...] = ()
     test: tuple[float, ...] = ()
-    client_validation: tuple[tuple[float | None, ...], ...] = ()
     client_test: tuple[tuple[float | None, ...], ...] = ()
 
-    def reported(self, settings: EvaluationSettings, best_round: int) -> tuple[float | None, ...]:
-        """Test accuracy of every client in the round that is reported for it."""
-        if settings.select != "best-validation-per-client":
-            return self.client_test[self.rounds.index(best_round)]
-        chosen = []
-        for client, of_client in enumerate(zip(*self.client_validation, strict=True)):
-            # The first of equals, as the selection itself takes it; a client without validation nodes keeps round one.
-            best = max(range(len(of_client)), key=lambda i: (of_client[i] or 0.0, -i))
-            chosen.append(self.client_test[best][client])
-        return tuple(chosen)
+    def reported(self, best_rounds: Sequence[int]) -> tuple[float | None, ...]:
+        """Test score of every client in the round that is reported for it."""
+        return tuple(self.client_test[self.rounds.index(number)][k] for k, number in enumerate(best_rounds))
 
 
 @dataclass
@@ -51,18 +43,21 @@ class Traffic:
 def read_curve(run: Path) -> Curve:
     """The metrics of a run; of a run that has not begun, an empty curve."""
     lines = read_metrics(run)
-    evaluated = [line for line in lines if line.get("validation") is not None]
+    evaluated = [line for line in lines if "validation" in line]
     try:
         return Curve(
             len(lines),
             tuple(int(line["round"]) for line in evaluated),
-            tuple(float(line["validation"]) for line in evaluated),
-            tuple(math.nan if line["test"] is None else float(line["test"]) for line in evaluated),
-            tuple(tuple(line["client_validation"]) for line in evaluated),
+            tuple(_number(line["validation"]) for line in evaluated),
+            tuple(_number(line["test"]) for line in evaluated),
             tuple(tuple(line["client_test"]) for line in evaluated),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(run / METRICS) from error
+
+
+def _number(told: float | None) -> float:
+    return math.nan if told is None else float(told)
 
 
 def read_traffic(run: Path) -> list[Traffic]:

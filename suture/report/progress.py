@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from suture.report.text import duration
+from suture.report.text import duration, score
 from suture.runs.outcome import Tick
 
 Watch = Callable[[str, int, Tick], None]
@@ -35,7 +35,7 @@ def state(tick: Tick) -> str:
     if tick.loss is not None:
         parts.append(f"loss {tick.loss:.3f}")
     if tick.validation is not None:
-        parts.append(f"validation {100 * tick.validation:.1f} %")
+        parts.append(f"validation {score(tick.validation, tick.in_percent, 1)}{' %' if tick.in_percent else ''}")
     finished = tick.done == tick.total
     parts.append(duration(tick.seconds) if finished else f"{duration(tick.seconds_left)} left")
     return ", ".join(parts)

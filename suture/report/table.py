@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from suture.config.toml import written
-from suture.core.metrics import metric_for
+from suture.core.metrics import AUTO, OURS, Metric, metric_for
 from suture.report.console import grid
-from suture.report.text import NOTHING, count, listed, megabytes, percent_spread, three_digits
+from suture.report.text import NOTHING, count, listed, megabytes, score_spread, three_digits
 from suture.runs.comparison import Row
+from suture.runs.outcome import Outcome
 from suture.runs.plan import Plan
 from suture.settings import EvaluationSettings
 
@@ -24,11 +25,17 @@ ACCURACIES = {
     "accuracy_global": "uncut\ngraph",
 }
 ROUND_REPORTED = {
-    "best-validation": "the one with the best validation accuracy",
-    "best-validation-per-client": "for each client the one with its best validation accuracy",
+    "best-validation": "the one with the best validation {}",
+    "best-validation-per-client": "for each client the one with its best validation {}",
     "last": "the last",
 }
 UPPER_BOUND = "global trains on the uncut graph: an upper bound, not a federated method."
+
+
+def metric_of(plan: Plan, told: str) -> Metric:
+    """What scores of a plan's runs are; `told` is what their outcomes say, which knows what `auto` has become."""
+    asked = plan.protocol.evaluation.metric
+    return metric_for(told if asked == AUTO else asked, plan.protocol.task)
 
 
 def headline(settings: EvaluationSettings) -> str:
@@ -41,6 +48,15 @@ def headline(settings: EvaluationSettings) -> str:
 def comparison_report(rows: Sequence[Row], plan: Plan, clients: int) -> Group:
     """The table and its legend."""
     return Group(_Fitting(rows, plan), Text(), *(Text(line) for line in legend(rows, plan, clients)))
+
+
+def warned(outcomes: Sequence[Outcome]) -> list[RenderableType]:
+    """A line for each thing that a reader of the table must know; runs of which the same is to be said share it."""
+    said: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for warning in outcome.warnings:
+            said.setdefault(warning, []).append(f"{outcome.method} (seed {outcome.seed})")
+    return [Text(f"Warning, {', '.join(runs)}: {warning}.", style="bold") for warning, runs in said.items()]
 
 
 @dataclass(frozen=True)
@@ -60,6 +76,7 @@ class _Fitting:
 def _table(rows: Sequence[Row], plan: Plan, gap: int, decimals: int) -> Table:
     marked = headline(plan.protocol.evaluation)
     headers = [f"{text} *" if name == marked else text for name, text in ACCURACIES.items()]
+    share = metric_of(plan, rows[0].metric).is_share
     promises = any(row.least_private is not None for row in rows)
     private = ["epsilon,\ndelta"] if promises else []
     table = grid("\nmethod", *headers, "MB\nup", "MB\ndown", "\nseconds", *private, numbers_from=1, gap=gap)
@@ -68,7 +85,7 @@ def _table(rows: Sequence[Row], plan: Plan, gap: int, decimals: int) -> Table:
         unfinished = len(plan.seeds) - row.seeds
         name = f"{row.method} ({row.seeds} of {len(plan.seeds)})" if unfinished else row.method
         cells = [
-            Text(percent_spread(row.values[column], several, decimals), style="bold" if column == marked else "")
+            Text(score_spread(row.values[column], several, share, decimals), style="bold" if column == marked else "")
             for column in ACCURACIES
         ]
         promised = [_promise(row)] if promises else []
@@ -112,12 +129,12 @@ def _privacy(rows: Sequence[Row]) -> list[str]:
 def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
     """What the numbers of a table mean, line by line."""
     settings = plan.protocol.evaluation
-    training = plan.protocol.training
+    training, metric = plan.protocol.training, metric_of(plan, rows[0].metric)
     rounds = f"{'at most ' if training.patience else ''}{count(training.rounds, 'round')}"
     lines = [
         f"{plan.protocol.name}, {plan.dataset}, {count(clients, 'client')}, {listed('seed', plan.seeds)}, {rounds}; "
-        f"round reported: {ROUND_REPORTED[settings.select]}.",
-        _meaning(plan),
+        f"round reported: {ROUND_REPORTED[settings.select].format(_short(metric))}.",
+        _meaning(plan, metric),
     ]
     if plan.protocol.task == "link":
         lines.append(f"{NOTHING} uncut graph: each client hides its own links, so none are tested there.")
@@ -140,7 +157,13 @@ def _own_settings(plan: Plan) -> list[str]:
     ]
 
 
-def _meaning(plan: Plan) -> str:
+def _meaning(plan: Plan, metric: Metric) -> str:
     spread = "mean ± deviation over seeds" if len(plan.seeds) > 1 else "one seed"
-    metric = metric_for(plan.protocol.evaluation.metric, plan.protocol.task)
-    return f"{metric.title} in %, {spread}; * is the number this protocol reports."
+    title = metric.title + (" of held-out links" if plan.protocol.task == "link" and metric in OURS else "")
+    unit = " in %" if metric.is_share else ""
+    return f"{title}{unit}, {metric.direction}, {spread}; * is the number this protocol reports."
+
+
+def _short(metric: Metric) -> str:
+    """As part of a sentence."""
+    return metric.title.removeprefix("Test ") if metric in OURS else "score"

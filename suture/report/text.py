@@ -15,13 +15,20 @@ def percent(value: float | None, decimals: int = 2) -> str:
     return NOTHING if value is None or math.isnan(value) else f"{100 * value:.{decimals}f}"
 
 
-def percent_spread(spread: tuple[float, float] | None, several: bool, decimals: int = 2) -> str:
+def score(value: float | None, share: bool, decimals: int = 2) -> str:
+    """A share as percent without its sign; another number with so many digits behind the point that three mean something."""
+    if share or value is None or math.isnan(value):
+        return percent(value, decimals)
+    return f"{value:.{decimals + 1}f}" if abs(value) < 100 else f"{value:.4g}"
+
+
+def score_spread(spread: tuple[float, float] | None, several: bool, share: bool = True, decimals: int = 2) -> str:
     """Mean and deviation, `81.23 ±0.42`; the mean alone if there was one run."""
-    if spread is None:
+    if spread is None or math.isnan(spread[0]):
         return NOTHING
     mean, deviation = spread
-    alone = percent(mean, decimals)
-    return f"{alone} ±{percent(deviation, decimals)}" if several else alone
+    alone = score(mean, share, decimals)
+    return f"{alone} ±{score(deviation, share, decimals)}" if several else alone
 
 
 def megabytes(count: float) -> str:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from suture.core.metrics import AUTO, Metric
 from suture.graph.cut import load_manifest
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.report.console import grid, titled
 from suture.report.history import Curve, read_curve, read_traffic
-from suture.report.table import comparison_report
-from suture.report.text import NOTHING, byte_size, duration, listed, percent, sparkline, three_digits
+from suture.report.table import comparison_report, metric_of, warned
+from suture.report.text import NOTHING, byte_size, duration, listed, percent, score, sparkline, three_digits
+from suture.runs.appraisal import POOLED, Evaluation
 from suture.runs.comparison import Comparison
-from suture.runs.folder import is_comparison, manifest_of, place_of, read_outcome, read_plan
+from suture.runs.folder import is_comparison, manifest_of, place_of, read_evaluation, read_outcome, read_plan
 from suture.runs.outcome import Outcome
 from suture.runs.plan import Plan
 
 LONG_CURVE, SHORT_CURVE = 40, 20
-MOST_CLIENTS = 30
+MOST_CLIENTS, MOST_CLASSES = 30, 10
 
 
 def folder_report(path: Path) -> Group:
@@ -29,7 +32,8 @@ def folder_report(path: Path) -> Group:
 
 
 def _comparison(path: Path, made: Plan) -> Group:
-    table = grid("method", "seed", "rounds", "reported", "seconds", "validation, by round", "last %")
+    share = metric_of(made, _told(path, made)).is_share
+    table = grid("method", "seed", "rounds", "reported", "seconds", "validation, by round", "last %" if share else "last")
     outcomes = []
     for method in made.methods:
         total = sum(phase.times for phase in method.plan())
@@ -38,12 +42,16 @@ def _comparison(path: Path, made: Plan) -> Group:
             outcome, curve = read_outcome(run), read_curve(run)
             outcomes += [outcome] if outcome else []
             reported, seconds = (str(outcome.best_round), three_digits(outcome.seconds)) if outcome else (NOTHING, NOTHING)
-            last = percent(curve.validation[-1]) if curve.validation else NOTHING
+            last = score(curve.validation[-1], share) if curve.validation else NOTHING
             line = sparkline(curve.validation, SHORT_CURVE)
             table.add_row(method.name, str(seed), f"{curve.iterations} of {total}", reported, seconds, line, last)
     parts: list[RenderableType] = [_title(path, made), Text()]
     if outcomes:
-        parts += [comparison_report(Comparison(tuple(outcomes)).rows(), made, outcomes[0].clients), Text()]
+        parts += [
+            comparison_report(Comparison(tuple(outcomes)).rows(), made, outcomes[0].clients),
+            *warned(outcomes),
+            Text(),
+        ]
     parts.append(titled("Runs", table))
     if len(outcomes) < len(made.methods) * len(made.seeds):
         parts += [Text(), Text(f"Not finished; continue with: suture resume {path}")]
@@ -53,10 +61,13 @@ def _comparison(path: Path, made: Plan) -> Group:
 
 def _run(path: Path, made: Plan) -> Group:
     outcome, curve = read_outcome(path), read_curve(path)
-    total = sum(phase.times for phase in made.methods[0].plan())
+    total, metric = (
+        sum(phase.times for phase in made.methods[0].plan()),
+        metric_of(made, outcome.metric if outcome else AUTO),
+    )
     parts: list[RenderableType] = [_title(path, made), Text(_state(outcome, curve, total).capitalize() + "."), Text()]
     if outcome is not None:
-        parts += [comparison_report(Comparison((outcome,)).rows(), made, outcome.clients), Text()]
+        parts += [comparison_report(Comparison((outcome,)).rows(), made, outcome.clients), *warned([outcome]), Text()]
     else:
         whole = path.parent if is_comparison(path.parent) else path
         parts += [Text(f"Not finished; continue with: suture resume {whole}"), Text()]
@@ -64,10 +75,18 @@ def _run(path: Path, made: Plan) -> Group:
         parts.append(Text(f"Learning curve, rounds {curve.rounds[0]} to {curve.rounds[-1]}", style="bold"))
     for name, values in (("validation", curve.validation), ("test", curve.test)):
         if values:
-            ends = f"{percent(values[0])} to {percent(values[-1])} %"
+            ends = f"{score(values[0], metric.is_share)} to {score(values[-1], metric.is_share)}"
+            ends += " %" if metric.is_share else ""
             parts.append(Text(f"{name:<10}  {sparkline(values, LONG_CURVE)}  {ends}"))
-    parts += [Text(), _clients(path, made, outcome, curve), Text(), _traffic(path)]
+    evaluation = read_evaluation(path)
+    parts += [Text(), _clients(path, metric, outcome, curve, evaluation), *_classes(evaluation), Text(), _traffic(path)]
     return Group(*parts)
+
+
+def _told(path: Path, made: Plan) -> str:
+    """By what the finished runs of a comparison were scored."""
+    runs = (read_outcome(place_of(path, method.name, seed)) for method in made.methods for seed in made.seeds)
+    return next((run.metric for run in runs if run is not None), AUTO)
 
 
 def _title(path: Path, made: Plan) -> Text:
@@ -83,25 +102,39 @@ def _state(outcome: Outcome | None, curve: Curve, total: int) -> str:
     return f"{curve.iterations} of {total} rounds" if curve.iterations else "not begun"
 
 
-def _clients(path: Path, made: Plan, outcome: Outcome | None, curve: Curve) -> RenderableType:
+def _clients(
+    path: Path, metric: Metric, outcome: Outcome | None, curve: Curve, evaluation: Evaluation | None
+) -> RenderableType:
     manifest = manifest_of(path)
     if manifest is None:
         return Text("The pieces of the graph are with their owners; what each of them predicts, only it knows.")
     parts = load_manifest(manifest).partition
     when = "in the reported round" if outcome else f"in round {curve.rounds[-1]}" if curve.rounds else "unknown yet"
-    accuracy: tuple[float | None, ...] = (None,) * len(parts.ids)
+    scores: tuple[float | None, ...] = (None,) * len(parts.ids)
     if curve.rounds:
-        settings = made.protocol.evaluation
-        accuracy = curve.reported(settings, outcome.best_round) if outcome else curve.client_test[-1]
-    rows = list(zip(parts.ids, parts.members, parts.graphless, accuracy, strict=True))
-    title = f"Clients, test {'ROC-AUC' if made.protocol.task == 'link' else 'accuracy'} {when}"
+        scores = curve.reported(outcome.best_rounds) if outcome else curve.client_test[-1]
+    tested = [(evaluation or {}).get("clients", {}).get(name, {}).get("test", {}).get("support") for name in parts.ids]
+    rows = list(zip(parts.ids, parts.members, parts.graphless, tested, scores, strict=True))
+    title = f"Clients, {metric.title[0].lower()}{metric.title[1:]} {when}"
     if len(rows) > MOST_CLIENTS:
-        title += f": the {MOST_CLIENTS} lowest of {len(rows)}"
-        rows = sorted(rows, key=lambda row: 1.0 if row[3] is None else row[3])[:MOST_CLIENTS]
-    table = grid("client", "nodes", "test %", numbers_from=1)
-    for name, members, graphless, value in rows:
-        table.add_row(f"{name} (no edges)" if graphless else name, str(len(members)), percent(value))
+        title += f": the {MOST_CLIENTS} worst of {len(rows)}"
+        rows = sorted(rows, key=lambda row: math.inf if row[4] is None else metric.sign * row[4])[:MOST_CLIENTS]
+    table = grid("client", "nodes", "tested", "test %" if metric.is_share else "test", numbers_from=1)
+    for name, members, graphless, support, value in rows:
+        told = NOTHING if support is None else str(support)
+        table.add_row(f"{name} (no edges)" if graphless else name, str(len(members)), told, score(value, metric.is_share))
     return titled(title, table)
+
+
+def _classes(evaluation: Evaluation | None) -> list[RenderableType]:
+    """How well each class is found in the test nodes of all clients, if there are not too many."""
+    rows = (evaluation or {}).get(POOLED, {}).get("classes", [])
+    if not 0 < len(rows) <= MOST_CLASSES:
+        return []
+    table = grid("class", "tested", "precision %", "recall %", "F1 %", numbers_from=1)
+    for row in rows:
+        table.add_row(row["class"], str(row["support"]), *(percent(row[name]) for name in ("precision", "recall", "f1")))
+    return [Text(), titled("Classes, test nodes of all clients", table)]
 
 
 def _traffic(path: Path) -> RenderableType:

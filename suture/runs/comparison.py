@@ -20,6 +20,8 @@ class Row:
     values: dict[str, tuple[float, float] | None]
     least_private: Outcome | None = None
     """The run with the weakest of the guarantees; None: there is none."""
+    metric: str = "accuracy"
+    """What its scores are."""
 
 
 COLUMNS = (
@@ -60,7 +62,7 @@ class Comparison:
             runs = [outcome for outcome in self.outcomes if outcome.method == name]
             promised = [run for run in runs if run.mechanism is not None]
             weakest = max(promised, key=lambda run: (run.delta or 0.0, run.epsilon or math.inf), default=None)
-            rows.append(Row(name, len(runs), {column: _spread(runs, column) for column in COLUMNS}, weakest))
+            rows.append(Row(name, len(runs), {column: _spread(runs, column) for column in COLUMNS}, weakest, runs[0].metric))
         return rows
 
 

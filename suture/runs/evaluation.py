@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from suture.core.message import Model
+from suture.core.metrics import ACCURACY, Metric
 from suture.graph.batch import GraphBatch
 from suture.method import Method, Scores, Task, score
 from suture.settings import EvaluationSettings
@@ -18,7 +20,7 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 def accuracies(scores: Scores, column: int) -> Tensor:
-    """Accuracy (or ROC-AUC) of each client that has any example of this role, float64 [at most K]."""
+    """The score of each client that has examples of this role, float64 [at most K]."""
     return scores.value[scores.total[:, column] > 0, column]
 
 
@@ -32,25 +34,38 @@ def averaged(scores: Scores, column: int, average: str) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """Test accuracy of one evaluation, in the three ways the table shows."""
+    """Test scores of one evaluation, in the three ways the table shows."""
 
     client_mean: float
     weighted: float
     worst: float
 
     @staticmethod
-    def of(scores: Scores) -> Summary:
+    def of(scores: Scores, metric: Metric) -> Summary:
         """Summarise the test column."""
         values = accuracies(scores, TEST)
-        worst = float(values.min()) if values.numel() else float("nan")
+        worst = float((values * metric.sign).min()) * metric.sign if values.numel() else float("nan")
         return Summary(averaged(scores, TEST, "clients"), averaged(scores, TEST, "nodes"), worst)
+
+
+def validation_loss(scores: Scores, average: str) -> float:
+    """Over clients, weighted as their validation scores are; if nobody has one, over those with a validation example."""
+    weight = scores.total[:, VALIDATION].double()
+    if average == "clients" or not weight.any():
+        weight = ((weight > 0) if weight.any() else (scores.validation_loss > 0)).double()
+    return float((scores.validation_loss.double() * weight).sum() / weight.sum())
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The reported evaluation so far: its scores, and the round they were taken in for each client [K]."""
+    """The reported evaluation so far: its scores, and the round they were taken in for each client [K].
+
+    The best validation score wins. Of equal ones, and where nobody can be scored, it is that of the lower validation loss,
+    and the later one if that is equal too: a model may have ceased to change its decisions long before it ceased to learn.
+    """
 
     settings: EvaluationSettings
+    metric: Metric
     scores: Scores | None = None
     round: int = 0
     rounds: Tensor | None = None
@@ -58,45 +73,69 @@ class Selection:
     def update(self, scores: Scores, round_number: int) -> tuple[Selection, tuple[str, ...]]:
         """(the new selection, the ids of the clients whose reported model is now the one of this round)."""
         everyone = torch.full((len(scores.ids),), round_number)
-        taken = Selection(self.settings, scores, round_number, everyone)
+        taken = replace(self, scores=scores, round=round_number, rounds=everyone)
         if self.scores is None or self.rounds is None or self.settings.select == "last":
             return taken, scores.ids
         if self.settings.select == "best-validation":
-            how = self.settings.average
-            better = averaged(scores, VALIDATION, how) > averaged(self.scores, VALIDATION, how)
-            return (taken, scores.ids) if better else (self, ())
-        improved = scores.value[:, VALIDATION] > self.scores.value[:, VALIDATION]
+            new, old = (self._standing(one) for one in (scores, self.scores))
+            return (taken, scores.ids) if new >= old else (self, ())
+        improved = self._improved(scores, self.scores)
         ids = tuple(name for name, yes in zip(scores.ids, improved.tolist(), strict=True) if yes)
         if not ids:
             return self, ()
         merged = self.scores.replace_rows(scores.select(ids))
         rounds = torch.where(improved, everyone, self.rounds)
-        return Selection(self.settings, merged, int(rounds.max()), rounds), ids
+        return replace(self, scores=merged, round=int(rounds.max()), rounds=rounds), ids
+
+    def _standing(self, scores: Scores) -> Standing:
+        how = self.settings.average
+        return standing(averaged(scores, VALIDATION, how), validation_loss(scores, how), self.metric)
+
+    def _improved(self, new: Scores, old: Scores) -> Tensor:
+        """Which clients are better off with the new round, bool [K]."""
+        worth_2K = torch.stack([self.metric.sign * one.value[:, VALIDATION] for one in (new, old)])
+        known_2K = torch.stack([one.total[:, VALIDATION] > 0 for one in (new, old)])
+        worth_2K = worth_2K.masked_fill(~known_2K, -torch.inf)
+        loss_2K = torch.stack([one.validation_loss.nan_to_num(torch.inf) for one in (new, old)])
+        better = (worth_2K[0] > worth_2K[1]) | ((worth_2K[0] == worth_2K[1]) & (loss_2K[0] <= loss_2K[1]))
+        # Of an owner that could not be reached the old scores are repeated; they are not those of its present model.
+        repeated = (new.value == old.value).all(1) & (new.loss == old.loss) & (loss_2K[0] == loss_2K[1])
+        return better & ~repeated
 
 
-def out_of_patience(lines: Sequence[Mapping[str, Any]], patience: int) -> bool:
+Standing = tuple[float, float]
+"""How good a round is, to be compared: its validation score, then its validation loss, both so that greater is better."""
+
+
+def standing(score: float | None, loss: float | None, metric: Metric) -> Standing:
+    """Of a round with this validation score and loss; what is unknown is worst."""
+    worth = -math.inf if score is None or math.isnan(score) else metric.sign * score
+    return worth, -math.inf if loss is None or math.isnan(loss) else -loss
+
+
+def out_of_patience(lines: Sequence[Mapping[str, Any]], patience: int, metric: Metric = ACCURACY) -> bool:
     """Whether the last of these iterations was a test, `patience` or more of them after the best one; 0: never.
 
-    The first of equal scores is the best. Only a test can end a phase, so its last model is always a tested one.
+    Of equal scores that with the lower loss is the best, and the first of those. Only a test can end a phase, so its last
+    model is always a tested one.
     """
     if patience == 0 or not lines or lines[-1].get("validation") is None:
         return False
-    scores = [line.get("validation") for line in lines]
-    best = scores.index(max(score for score in scores if score is not None))
-    return len(scores) - 1 - best >= patience
+    standings = [standing(line.get("validation"), line.get("validation_loss"), metric) for line in lines]
+    return len(lines) - 1 - standings.index(max(standings)) >= patience
 
 
 def accuracy_on(graph: GraphBatch, method: Method[Any, Any], model: Model, task: Task) -> float:
-    """Test accuracy of one model on one graph."""
+    """Test score of one model on one graph; NaN if it has too few test nodes to say."""
     with torch.no_grad():
-        scores = score(graph, method.predict(graph, model, task), task.metric)
-    return float(scores.value[0, TEST])
+        scores = score(graph, method.predict(graph, model, task), task.metric, method.training)
+    return averaged(scores, TEST, "nodes")
 
 
 def global_accuracy(
     method: Method[Any, Any], uncut_graph: GraphBatch, models: Model, settings: EvaluationSettings, task: Task
 ) -> float | None:
-    """Accuracy on the uncut graph's test nodes, averaged over `models` (one row if one model serves everybody).
+    """Score on the uncut graph's test nodes, averaged over `models` (one row if one model serves everybody).
 
     Links are held out by clients, so nobody can test them on the uncut graph. Personal models make no statement about the
     whole graph, except in protocols whose headline is the uncut graph: there each is tested on it.

@@ -6,15 +6,19 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
+from suture.core.message import Nothing
 from suture.engines.debug import DebugCohort
-from suture.engines.embedded import EmbeddedCohort
+from suture.engines.embedded import EmbeddedCohort, on_device
 from suture.engines.robust import Robust, check_rule
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
-from suture.method import Method, Task
+from suture.method import Clients, Method, Task, check_target
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
 from suture.runs import origin
+from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
 from suture.runs.evaluation import global_accuracy
 from suture.runs.folder import EMBEDDED, RunFolder
@@ -59,6 +63,8 @@ def _runner(
     """A run with all clients in this process."""
     if any(prepared.cut.partition.graphless) and not method.accepts_graphless:
         raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
+    if not prepared.task.link:
+        check_target(method, prepared.clients.target)
     ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
@@ -102,7 +108,30 @@ def execute(
     tested, on_global = shared if shared is not None else personal, None
     if tested is not None:
         on_global = global_accuracy(method, prepared.uncut, tested, protocol.evaluation, prepared.task)
-    finished = Finished(runner.outcome(prepared.dataset, on_global), shared, personal, prepared, method, runner.history)
+    examples = reported_examples(runner)
+    evaluation = appraise(examples, runner.metric, getattr(prepared.data, "class_names", None) or ())
+    outcome = runner.outcome(prepared.dataset, on_global, warnings_of(examples, evaluation))
+    finished = Finished(outcome, shared, personal, prepared, method, runner.history, evaluation)
     if folder:
-        folder.finish(finished.outcome, [m for m in (shared, personal) if m is not None], method)
+        folder.finish(outcome, [m for m in (shared, personal) if m is not None], method, evaluation)
     return finished
+
+
+def reported_examples(runner: Runner) -> Examples:
+    """What the reported models say of every example, on the graphs their clients see now."""
+    method, judges, kept = runner.method, runner.judges, runner.journey.best_models
+    if not isinstance(judges, EmbeddedCohort):
+        raise TypeError("only clients in this process show what their models predict")
+    deployed = method.deploy(runner.reported()[1], judges.ids) if kept is None else Nothing(judges.ids)
+    parts: list[Examples] = []
+
+    def look(clients: Clients[Any]) -> Nothing:
+        ids, device = clients.ids, clients.graph.device
+        with torch.no_grad():
+            graph = method.seen(clients, training=False)
+            model = method.assemble(clients, on_device(deployed.select(ids), device)) if kept is None else kept.select(ids)
+            parts.append(examples_of(graph, method.predict(graph, on_device(model, device), clients.task)))
+        return Nothing(ids)
+
+    judges.peek(look)
+    return Examples.joined(parts)

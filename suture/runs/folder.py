@@ -6,6 +6,7 @@ privacy.json      training examples and degrees of every client         data.jso
 schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
+evaluation.json   after: every metric of every client, per class, with confusion matrices
 kept/             tensors that a method kept for drawing
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
@@ -47,6 +48,7 @@ from suture.method import Method
 from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
 from suture.plugins import Source
+from suture.runs.appraisal import Evaluation
 from suture.runs.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
 from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Line, Outcome
@@ -57,7 +59,7 @@ COMPARISON, RUN = "compare.json", "run.json"
 CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
 DATA, SCHEMA = "data.json", "schema.json"
-CHECKPOINT, RESULT, MODELS = "checkpoint", "result.json", "model.safetensors"
+CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
@@ -171,11 +173,15 @@ class RunFolder:
         content = safetensors.torch.save({key: tensor.contiguous().clone() for key, tensor in tensors.items()})
         write_atomically(self.path / KEPT / f"{name}.safetensors", content)
 
-    def finish(self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any]) -> None:
+    def finish(
+        self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any], evaluation: Evaluation | None = None
+    ) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
         save_models(self.path / MODELS, models, description)
+        if evaluation is not None:
+            write_json(self.path / EVALUATION, evaluation)
         write_json(self.path / RESULT, outcome.as_json())
         with disk_errors("clean", self.path / CHECKPOINT):
             shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
@@ -272,9 +278,18 @@ def read_outcome(path: Path) -> Outcome | None:
         return None
     result: dict[str, Any] = read_json(path / RESULT, "result")
     try:
-        return Outcome(**{**result, "suspects": tuple(map(str, result.get("suspects", ())))})
+        lists = {name: tuple(result.get(name, ())) for name in ("suspects", "best_rounds", "warnings")}
+        return Outcome(**{**result, **lists})
     except TypeError as error:
         raise IntegrityError(f"{path / RESULT} is not complete; it is damaged, start the run anew") from error
+
+
+def read_evaluation(path: Path) -> Evaluation | None:
+    """Every metric of a finished run; None where owners keep theirs."""
+    if not (path / EVALUATION).exists():
+        return None
+    evaluation: Evaluation = read_json(path / EVALUATION, "evaluation")
+    return evaluation
 
 
 def read_metrics(path: Path) -> list[Line]:

@@ -21,11 +21,16 @@ from suture.privacy.accountant import ClientFacts, Guarantee, account, worst_of
 from suture.privacy.disclosure import disclosure_of
 from suture.privacy.ledger import RunLedger
 from suture.runs.checkpoint import Checkpoint
-from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, out_of_patience
+from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, out_of_patience, validation_loss
 from suture.runs.folder import RunFolder
 from suture.runs.outcome import NO_GUARANTEE, Line, Outcome, Tick
 from suture.seam import EngineCohort
 from suture.settings import Protocol
+
+NOTHING_TESTED = (
+    "no client has enough test examples to measure {}, so there is no test score; give more nodes the role test "
+    "(split.test, or your own test mask) or choose another evaluation.metric"
+)
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +78,8 @@ class Runner:
             folder.keep_facts([fact.as_json() for fact in facts])
         self.local = protocol.evaluation.model == "local" and not method.sees_uncut_graph
         self.shared_model = method.one_model and not self.local
-        self.journey = Journey(method.init_server(task), Selection(protocol.evaluation))
+        self.metric = metric_for(task.metric, "link" if task.link else "node")
+        self.journey = Journey(method.init_server(task), Selection(protocol.evaluation, self.metric))
         self.history: list[Line] = []
 
     @property
@@ -128,6 +134,8 @@ class Runner:
             for name, column in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
                 value = averaged(scores, column, how)
                 line[name] = value if value == value else None
+            loss = validation_loss(scores, how)
+            line["validation_loss"] = loss if math.isfinite(loss) else None
             line["client_validation"] = _rounded(scores, VALIDATION)
             line["client_test"] = _rounded(scores, TEST)
         return line
@@ -179,7 +187,7 @@ class Runner:
             rounds = torch.tensor(progress["selected_rounds"])
             scores = records["scores"].as_record(Scores)
             chosen = _int(progress["selected_round"])
-            journey.selection = Selection(self.protocol.evaluation, scores, chosen, rounds)
+            journey.selection = Selection(self.protocol.evaluation, self.metric, scores, chosen, rounds)
             journey.best_server = records["best_server"].as_record(type(journey.server))
         if "best_models" in records:
             journey.best_models = records["best_models"].as_record(Model)
@@ -205,10 +213,10 @@ class Runner:
         tested = {phase.name for phase in self.plan if phase.evaluate}
         return sum(line["phase"] in tested for line in self.history)
 
-    def outcome(self, dataset: str, on_global: float | None) -> Outcome:
+    def outcome(self, dataset: str, on_global: float | None, warnings: Sequence[str] = ()) -> Outcome:
         """The line of this run in a table."""
         scores, _ = self.reported()
-        summary, validation = Summary.of(scores), averaged(scores, VALIDATION, self.protocol.evaluation.average)
+        summary, validation = Summary.of(scores, self.metric), averaged(scores, VALIDATION, self.protocol.evaluation.average)
         weakest = worst_of(account(self.method, self.facts, self.ledger.disclosure))
         return Outcome(
             method=self.method.name,
@@ -225,13 +233,15 @@ class Runner:
             seconds=self.journey.seconds,
             rounds=self.rounds(),
             best_round=self.journey.selection.round,
-            metric=metric_for(self.protocol.evaluation.metric, self.protocol.task).name,
+            metric=self.metric.name,
             mechanism=weakest.mechanism if weakest else None,
             epsilon=weakest.bound.epsilon if weakest and math.isfinite(weakest.bound.epsilon) else None,
             delta=weakest.bound.delta if weakest else None,
             privacy=self._in_words(weakest),
             suspects=tuple(self.robust.suspects()) if self.robust else (),
             validation=None if math.isnan(validation) else validation,
+            best_rounds=tuple(rounds.tolist()) if (rounds := self.journey.selection.rounds) is not None else (),
+            warnings=(*warnings, *([NOTHING_TESTED.format(self.metric.name)] if math.isnan(summary.client_mean) else [])),
         )
 
     def _in_words(self, weakest: Guarantee | None) -> str:
@@ -272,16 +282,16 @@ class Runner:
 
     def _is_over(self, phase: Phase[Any]) -> bool:
         """Whether a phase has been carried out, or nothing got better for so long that it ends here."""
-        done = self.journey.iteration
+        done, patience = self.journey.iteration, self.method.training.patience
         of_phase = self.history[len(self.history) - done :]
-        return done >= phase.times or (phase.evaluate and out_of_patience(of_phase, self.method.training.patience))
+        return done >= phase.times or (phase.evaluate and out_of_patience(of_phase, patience, self.metric))
 
     def _tick(self, phase: Phase[Any], line: Line) -> Tick:
         journey, done = self.journey, len(self.history)
         tested = (one["validation"] for one in reversed(self.history) if one.get("validation") is not None)
         left = 0 if self._is_over(phase) else phase.times - journey.iteration
         left += sum(later.times for later in self.plan[journey.phase + 1 :])
-        return Tick(phase.name, done, done + left, journey.seconds, line, next(tested, None))
+        return Tick(phase.name, done, done + left, journey.seconds, line, next(tested, None), self.metric.is_share)
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:

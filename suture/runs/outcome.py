@@ -8,6 +8,7 @@ from typing import Any
 
 from suture.core.message import Model
 from suture.method import Method
+from suture.runs.appraisal import Evaluation
 from suture.runs.prepare import Prepared
 
 NO_GUARANTEE = "no guarantee"
@@ -30,6 +31,8 @@ class Tick:
     """All that is known of this iteration, as it stands in metrics.jsonl."""
     last_validation: float | None = None
     """Of this iteration, or of the last one before it that was tested."""
+    in_percent: bool = True
+    """Whether that score is a share."""
 
     @property
     def loss(self) -> float | None:
@@ -72,7 +75,7 @@ class Outcome:
     best_round: int
     """The one that is reported."""
     metric: str = "accuracy"
-    """What the accuracy columns hold: accuracy, or roc_auc in link prediction."""
+    """What the accuracy columns hold."""
     mechanism: str | None = None
     """What hides the clients' data: DP-SGD or NFDP; None: nothing does."""
     epsilon: float | None = None
@@ -84,6 +87,11 @@ class Outcome:
     """Clients whose updates did not fit the others', the worst first; only robust aggregation looks for them."""
     validation: float | None = None
     """Validation score of the reported round, averaged as the protocol says; None: nobody has a validation example."""
+
+    best_rounds: tuple[int, ...] = ()
+    """The round that is reported for each client."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of these numbers must know, one sentence each."""
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and result.json."""
@@ -101,3 +109,5 @@ class Finished:
     method: Method[Any, Any]
     history: list[Line]
     """The line of every iteration."""
+    evaluation: Evaluation
+    """What evaluation.json holds."""

@@ -78,8 +78,8 @@ def prepare(
     clients = replace(clients, target=target_of(data, protocol, counts))
     shown = clients
     if any(parts.graphless):
-        full = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids))
-        shown = replace(clients, edge_index=full.edge_index, edge_weight=full.edge_weight)
+        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids))
+        shown = replace(clients, edge_index=edges.edge_index, edge_weight=edges.edge_weight)
     whole = replace(uncut(data, cut.split.roles), target=clients.target)
     if protocol.task == "link":
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.

@@ -13,6 +13,7 @@ from suture.core.message import Model
 from suture.errors import ConfigError, unknown
 from suture.graph.data import MASKS
 from suture.nn.export import to_module, to_pyg
+from suture.runs.appraisal import Evaluation
 from suture.runs.outcome import Finished, Line, Outcome
 
 
@@ -66,6 +67,11 @@ class Result:
     def history(self) -> list[Line]:
         """What metrics.jsonl holds, one dictionary for each round (and iteration of any other phase)."""
         return self.finished.history
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What evaluation.json holds: every metric of every client, per class, with confusion matrices."""
+        return self.finished.evaluation
 
     @property
     def client_ids(self) -> tuple[str, ...]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.kernels import Segments, client_mean, segments_of
+from suture.core.kernels import Segments, segments_of
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.errors import ConfigError
@@ -20,6 +19,7 @@ from suture.nn.backbones import Backbone, Sage
 from suture.nn.sampler import SampledBatch, sample_batch
 from suture.privacy.mechanisms import poisson_sample
 from suture.settings import TrainingSettings
+from suture.training.losses import nodes_loss, pairs_loss
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Batch:
     links: LinkTarget | None = None
     due: Tensor | None = None
     """DP-SGD: which clients make this step, bool [K], be it without any example; None: those that have one."""
+    settings: TrainingSettings = field(default_factory=TrainingSettings)
+    """Which loss is asked for."""
 
     @property
     def active(self) -> Tensor:
@@ -62,19 +64,22 @@ class Batch:
             return backbone.sampled_logits(params, self.sampled, self.rng)
         return backbone.logits(params, self.graph, self.rng, self.view)
 
-    def cross_entropy(self, backbone: Backbone, params: Tree) -> Tensor:
-        """Mean cross-entropy of each client's examples, [K]; zero for a client without any.
+    def loss(self, backbone: Backbone, params: Tree) -> Tensor:
+        """Mean loss of each client's examples, [K], by what their labels mean; zero for a client without any.
 
-        A node's loss is over its classes; a pair's is binary, its score being the inner product of its ends' outputs.
+        A pair's is binary, its score being the inner product of its ends' outputs.
         """
-        out, clients = self.logits(backbone, params), len(self.graph.ids)
+        out = self.logits(backbone, params)
         if self.links is None:
-            loss = F.cross_entropy(out, self.graph.y[self.view.nodes], reduction="none")
-            return client_mean(loss, self.view.segments.client, clients)
+            return self.loss_of(out)
         link = self.links
         score = (out[link.left] * out[link.right]).sum(1)
-        loss = F.binary_cross_entropy_with_logits(score, link.label, reduction="none")
-        return client_mean(loss, link.client, clients)
+        return pairs_loss(score, link.label, link.client, len(self.graph.ids), self.settings)
+
+    def loss_of(self, out_BC: Tensor) -> Tensor:
+        """The same for outputs [B, C] at the view's nodes, however they were computed."""
+        graph, view = self.graph, self.view
+        return nodes_loss(out_BC, graph.y[view.nodes], view.segments.client, len(graph.ids), graph.target, self.settings)
 
 
 def batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:
@@ -87,7 +92,7 @@ def batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Iter
         return
     nodes, segments = graph.train.nodes, graph.train.segments
     if settings.batch_size == 0:
-        yield Batch(graph, graph.train, rng.fork("dropout"))
+        yield Batch(graph, graph.train, rng.fork("dropout"), settings=settings)
         return
     for b, chosen in enumerate(_portions(segments, settings.batch_size, rng)):
         yield _batch(View(graph, nodes[chosen]), settings, rng.fork("batch", b))
@@ -115,7 +120,7 @@ def _poisson_batches(graph: GraphBatch, settings: TrainingSettings, rng: Streams
     for b in range(int(steps_K.max()) if steps_K.numel() else 0):
         stream, due = rng.fork("batch", b), b < steps_K
         drawn = poisson_sample(segments, size_K / count_K.clamp_min(1), stream.fork("draw")) & due[segments.client]
-        yield Batch(graph, View(graph, nodes[drawn]), stream, due=due)
+        yield Batch(graph, View(graph, nodes[drawn]), stream, due=due, settings=settings)
 
 
 def expected_batch(graph: GraphBatch, settings: TrainingSettings) -> Tensor:
@@ -134,7 +139,7 @@ def _batch(view: View, settings: TrainingSettings, rng: Streams, links: LinkTarg
     sampled = None
     if settings.fanouts:
         sampled = sample_batch(view.graph, view.nodes, settings.fanouts, rng.fork("sample"), replace=settings.replace)
-    return Batch(view.graph, view, rng.fork("dropout"), sampled, links)
+    return Batch(view.graph, view, rng.fork("dropout"), sampled, links, settings=settings)
 
 
 def _link_batches(graph: GraphBatch, pairs: Pairs, settings: TrainingSettings, rng: Streams) -> Iterator[Batch]:

@@ -295,7 +295,7 @@ def test_tests_use_the_kept_links_and_find_what_predict_finds(world: World) -> N
     assert not any(name.startswith("encoder.") for name in models.params)
     with torch.no_grad():
         logits = method.predict(world.clients, models, world.task)
-    expected, found = score(world.clients, logits), cohort.evaluate(deployed)
+    expected, found = score(world.clients, logits, "accuracy", method.training), cohort.evaluate(deployed)
     assert torch.equal(expected.value, found.value)
     torch.testing.assert_close(expected.loss, found.loss)
     theta = {name: value for name, value in models.params.items() if not name.startswith("learner.")}

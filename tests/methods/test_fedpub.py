@@ -75,7 +75,7 @@ def test_without_mask_the_proximal_term_is_fedproxs(world: World) -> None:
     batch = next(batches(world.clients, method.training, Streams.of(0, world.clients.ids, "test")))
     entries = sum(value[0].numel() for value in params.values())
     terms = method.loss_terms(params, batch, received, beginning(method, world.clients, world.task))
-    assert set(terms) == {"cross-entropy", "proximal"}
+    assert set(terms) == {"labels", "proximal"}
     torch.testing.assert_close(terms["proximal"], torch.full((4,), 0.7 * 0.01 * entries))
 
 
@@ -109,7 +109,7 @@ def test_every_term_reaches_masks_and_weights(world: World) -> None:
         pairs = zip(params, grads, strict=True)
         reached[term] = {name for name, grad in pairs if grad is not None and bool(grad.abs().max() > 0)}
     masks = {name for name in params if name.startswith(MASK)}
-    assert reached["cross-entropy"] == set(params)
+    assert reached["labels"] == set(params)
     assert reached["sparsity"] == masks
     # Biases start at zero, so that 0.9 of them is where they started.
     assert reached["proximal"] == {name for name in params if not name.endswith("bias")}

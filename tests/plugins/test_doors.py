@@ -238,7 +238,7 @@ def test_a_folder_is_named_after_the_file_of_a_dataset(cli: Callable[..., tuple[
     code, _, err = cli("run", "--dataset", "others.py:tiny", "--clients", "2", "--set", "rounds=1", "-q")
     assert code == 0, err
     (made,) = (here / "runs").iterdir()
-    assert made.name.endswith("-others-fedpub-disjoint")
+    assert made.name.endswith("-others-own")
 
 
 # Found again
@@ -366,7 +366,10 @@ def test_a_wrong_method(
         (("--set", "partition.kind=others.py:tiny"), "others.py:tiny fails (TypeError: "),
         (("--dataset", "others.py:alone"), "others.py:alone cannot be made (ValueError: not today); repair its function"),
         (("--set", "evaluation.metric=others.py:tiny"), "is no metric"),
-        (("--set", "evaluation.metric=roc_auc"), "the metric roc_auc is for link prediction, not for node prediction"),
+        (
+            ("--protocol", "fedpub-link", "--set", "evaluation.metric=mae"),
+            "the metric mae is for numbers of nodes, not for links",
+        ),
         (("--set", "evaluation.metric=acuracy"), "unknown evaluation.metric 'acuracy': did you mean 'accuracy'?"),
         (("--dataset", "others.py:Doubled"), "is no dataset: it must be a function"),
         (("--dataset", "others.py:tiny:size=4"), "unknown argument of others.py:tiny 'size'"),

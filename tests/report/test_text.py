@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from suture.report.text import BARS, byte_size, count, duration, listed, megabytes, percent, percent_spread, sparkline
+from suture.report.text import BARS, byte_size, count, duration, listed, megabytes, percent, score_spread, sparkline
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_megabytes() -> None:
 
 def test_percent() -> None:
     assert percent(0.81234) == "81.23" and percent(None) == percent(math.nan) == "–"
-    assert percent_spread((0.8, 0.0123), several=True) == "80.00 ±1.23"
-    assert percent_spread((0.8, 0.0), several=False) == "80.00"
+    assert score_spread((0.8, 0.0123), several=True) == "80.00 ±1.23"
+    assert score_spread((0.8, 0.0), several=False) == "80.00"
 
 
 def test_plurals() -> None:

@@ -28,12 +28,13 @@ def run(*more: str, method: str = "fedavg", out: Path | None = None, options: su
 
 def round_it_ends(lines: list[Line], patience: int) -> int:
     """Read off a whole curve, one test after the other, as a person would."""
-    best, since = -1.0, 0
+    best, since = (-1.0, 0.0), 0
     for line in lines:
         if line.get("validation") is None:
             continue
-        if line["validation"] > best:
-            best, since = line["validation"], line["round"]
+        here = (line["validation"], -line["validation_loss"])
+        if here > best:
+            best, since = here, line["round"]
         elif line["round"] - since >= patience:
             return int(line["round"])
     return int(lines[-1]["round"])
@@ -46,7 +47,7 @@ def test_the_rule_against_a_person_reading_the_curve() -> None:
         lines: list[Line] = [{"round": number} for number in range(1, 25)]
         for line in lines:
             if line["round"] % every == 0 or line["round"] == len(lines):
-                line["validation"] = draw.choice([None, 0.1, 0.2, 0.3, 0.4, 0.5])
+                line |= {"validation": draw.choice([None, 0.1, 0.2, 0.3]), "validation_loss": draw.choice([1.0, 2.0, 3.0])}
         patience = draw.randint(1, 10)
         ended = next((n for n in range(1, 25) if out_of_patience(lines[:n], patience)), 24)
         assert ended == round_it_ends(lines, patience)
@@ -65,7 +66,9 @@ def test_a_run_that_ends_early_is_the_beginning_of_the_whole_run(select: str, ev
     tested = [line for line in early.history if "validation" in line]
     assert tested[-1]["round"] == end, "the last round is always tested"
     best = {
-        "best-validation": max(tested, key=lambda line: (line["validation"], -line["round"]))["round"],
+        "best-validation": max(tested, key=lambda line: (line["validation"], -line["validation_loss"], line["round"]))[
+            "round"
+        ],
         "last": end,
     }
     assert early.outcome.best_round == best.get(select, early.outcome.best_round) <= end

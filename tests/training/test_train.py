@@ -132,7 +132,7 @@ def test_training_from_parameters_in_any_memory_layout() -> None:
             graph,
             start,
             fresh_moments(start, settings),
-            lambda p, b: b.cross_entropy(backbone, p),
+            lambda p, b: b.loss(backbone, p),
             settings,
             Streams.of(0, IDS),
         )[0]
@@ -204,12 +204,12 @@ class TestBatches:
         assert list(batches(graph, TrainingSettings(batch_size=4), Streams.of(0, IDS))) == []
 
 
-def test_cross_entropy_is_each_clients_own_mean() -> None:
+def test_the_loss_is_each_clients_own_mean() -> None:
     graph = toy_batch()
     backbone = make_backbone(ModelSettings(dropout=0.0, hidden=8), FEATURES, CLASSES)
     params = tile(backbone.init(torch.Generator().manual_seed(0)), 4)
     (batch,) = batches(graph, TrainingSettings(), Streams.of(0, IDS))
-    loss = batch.cross_entropy(backbone, params)
+    loss = batch.loss(backbone, params)
     for k in range(3):
         one = graph.client_data(k)
         rows = graph.segments.client == k
@@ -311,7 +311,7 @@ def trained(
     moments = fresh_moments(start, settings)
 
     def objective(params: Tree, batch: Batch) -> Tensor:
-        return batch.cross_entropy(backbone, params)
+        return batch.loss(backbone, params)
 
     rng = Streams.of(0, graph.ids, "ask", 1)
     return start, *train_locally(graph, start, moments, objective, settings, rng, frozen)
@@ -372,7 +372,7 @@ def test_the_arguments_are_left_untouched(settings: TrainingSettings) -> None:
         moments = fresh_moments(start, settings)
         before = {n: v.clone() for n, v in (start | moments).items()}
         params, new_moments, _ = train_locally(
-            graph, start, moments, lambda p, b: b.cross_entropy(backbone, p), settings, Streams.of(0, IDS)
+            graph, start, moments, lambda p, b: b.loss(backbone, p), settings, Streams.of(0, IDS)
         )
         assert all(torch.equal(value, before[n]) and not value.requires_grad for n, value in (start | moments).items())
         assert not any(value.requires_grad for value in (params | new_moments).values())
@@ -386,7 +386,7 @@ def test_every_epoch_has_its_own_batches_and_its_own_noise() -> None:
 
     def objective(params: Tree, batch: Batch) -> Tensor:
         seen.append((batch.view.nodes, batch.rng.keys))
-        return batch.cross_entropy(backbone, params)
+        return batch.loss(backbone, params)
 
     start = tile(backbone.init(torch.Generator().manual_seed(1)), 4)
     train_locally(graph, start, fresh_moments(start, settings), objective, settings, Streams.of(0, IDS))
@@ -401,7 +401,7 @@ def test_the_loss_reported_is_that_of_the_last_epoch() -> None:
     _, after_two, _, _ = trained(graph, TrainingSettings(local_epochs=2, optimizer="sgd", lr=0.1), model)
     _, _, _, loss = trained(graph, TrainingSettings(local_epochs=3, optimizer="sgd", lr=0.1), model)
     (batch,) = batches(graph, TrainingSettings(), Streams.of(0, IDS))
-    torch.testing.assert_close(loss, batch.cross_entropy(make_backbone(model, FEATURES, CLASSES), after_two))
+    torch.testing.assert_close(loss, batch.loss(make_backbone(model, FEATURES, CLASSES), after_two))
 
 
 def test_mini_batches_with_every_neighbour_are_mini_batches_on_the_full_graph() -> None:

@@ -294,4 +294,5 @@ def _answering(owner: str, frame: Frame, number: int, reply: Message) -> Message
 def _no_scores(ids: tuple[str, ...]) -> Scores:
     count = len(ids)
     nothing = torch.zeros(count, 3, dtype=torch.int64)
-    return Scores(ids, torch.zeros(count, 3, dtype=torch.float64), nothing, torch.zeros(count))
+    none = torch.zeros(count)
+    return Scores(ids, torch.zeros(count, 3, dtype=torch.float64), nothing, none, none)

@@ -284,7 +284,7 @@ class FedDep(ModelAveraging[Server, Generating]):
         """Line 5: the terms of equation 3.1, one value a client each [K]."""
         state, rng = clients.state, self.epoch_streams(clients)
         targets = Targets(state.targets, state.target_of, state.others)
-        objective = Objective(self.backbone(clients.task), self.kept_share)
+        objective = Objective(self.backbone(clients.task), self.kept_share, self.generator_training)
         return objective.terms(params, made, self.impaired(clients), targets, rng, pulls_RD)
 
     # Without Proto

@@ -20,6 +20,8 @@ from suture.graph.impair import Impaired
 from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
 from suture.methods.feddep.fused import FusedSage, with_embeddings
 from suture.methods.feddep.without_proto import along
+from suture.settings import TrainingSettings
+from suture.training.losses import nodes_loss
 
 CLASSIFIER = "classifier."
 """Prefix of the local F that is trained with the generator."""
@@ -46,10 +48,11 @@ class Targets:
 
 @dataclass(frozen=True)
 class Objective:
-    """Equation 3.1: `classifier` is the local F of L^c, `kept_share` the r of Ber(r)."""
+    """Equation 3.1: `classifier` is the local F of L^c, `kept_share` the r of Ber(r), `training` says which loss L^c is."""
 
     classifier: FusedSage
     kept_share: float
+    training: TrainingSettings
 
     def terms(
         self, params: Tree, made: Generated, hurt: Impaired, targets: Targets, rng: Streams, pulls_RD: Tensor | None
@@ -65,16 +68,15 @@ class Objective:
         other = _apart_from(made, targets.others, segments) if pulls_RD is None else along(made, pulls_RD)
         terms = {"count": off, "own": own, "others": other}
         means = {name: client_mean(value, segments.client, segments.clients) for name, value in terms.items()}
-        return means | {"cross-entropy": self.cross_entropy(params, made, hurt, rng)}
+        return means | {"labels": self.labels(params, made, hurt, rng)}
 
-    def cross_entropy(self, params: Tree, made: Generated, hurt: Impaired, rng: Streams) -> Tensor:
+    def labels(self, params: Tree, made: Generated, hurt: Impaired, rng: Streams) -> Tensor:
         """L^c on the impaired graph, mended, [K]."""
         kept = bernoulli(made.used, self.kept_share, hurt.graph.segments, rng.fork("bernoulli"))
         graph = with_embeddings(hurt.graph, made.mean(kept))
         view = graph.train
         logits = self.classifier.logits(under(CLASSIFIER, params), graph, rng.fork("classifier"), view)
-        loss = F.cross_entropy(logits, graph.y[view.nodes], reduction="none")
-        return client_mean(loss, view.segments.client, len(graph.ids))
+        return nodes_loss(logits, graph.y[view.nodes], view.segments.client, len(graph.ids), graph.target, self.training)
 
 
 def _apart_from(made: Generated, others_KMCD: Tensor, segments: Segments) -> Tensor:

@@ -49,6 +49,6 @@ def trained_embeddings(network: Sage, initial: Tree, graph: GraphBatch, settings
     """Line 1: z_v of every node [N, D], from a network that every client trains alone."""
     start = tile(initial, len(graph.ids), graph.device)
     moments = fresh_moments(start, settings)
-    params, _, _ = train_locally(graph, start, moments, lambda p, batch: batch.cross_entropy(network, p), settings, rng)
+    params, _, _ = train_locally(graph, start, moments, lambda p, batch: batch.loss(network, p), settings, rng)
     with torch.no_grad():
         return F.normalize(torch.relu(network.embed(params, graph)), dim=1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import register_multi_grad_hook
 
-from suture.core.kernels import Segments, activate, client_mean, segment_product
+from suture.core.kernels import Segments, activate, segment_product
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.nn.layers import dropout, linear_init
@@ -59,9 +59,7 @@ class Fusion:
             register_multi_grad_hook((fused,), partial(_add_rows, z_grad_NG, nodes, width), mode="any")
             fused = self.hide_branches(fused, width, segments, batch.rng.fork("branches"))
         fused = dropout(fused, batch.rng.fork("fusion"), self.dropout, segments)
-        scores = self.classify(params, fused, segments)
-        loss = torch.nn.functional.cross_entropy(scores, batch.graph.y[nodes], reduction="none")
-        return client_mean(loss, segments.client, len(batch.graph.ids))
+        return batch.loss_of(self.classify(params, fused, segments))
 
     def hide_branches(self, fused: Tensor, width: int, segments: Segments, rng: Streams) -> Tensor:
         """Half of `branch_dropout` of the rows lose their local part, another half the global one."""

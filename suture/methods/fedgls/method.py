@@ -56,6 +56,7 @@ from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, prefixed, split, under
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
+from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Scores, Task, score, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
@@ -93,6 +94,8 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     name: ClassVar[str] = "fedgls"
     summary: ClassVar[str] = "clients without edges learn a graph on which the GNN and its distillate agree"
     paper: ClassVar[str] = "Fu et al., TMLR 2024"
+    # Equation (11) compares distributions over classes.
+    targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
     one_model: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
@@ -244,7 +247,8 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         if edgeless.nodes.numel():
             completed = edgeless.completed(graph, edgeless.unpacked_graph(state.links, state.weights))
         with torch.no_grad():
-            return state, score(graph, self.backbone(clients.task).logits(theta, completed))
+            out_NC = self.backbone(clients.task).logits(theta, completed)
+            return state, score(graph, out_NC, clients.task.metric, self.training)
 
 
 def parts(params: Tree) -> tuple[Tree, Tree, Tree]:

@@ -259,6 +259,8 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         if self.similarity == "labels":
             if graph.pairs is not None:
                 raise ConfigError("fedpub.similarity labels compares classes, which link prediction has not")
+            if graph.target.kind != "class":
+                raise ConfigError("fedpub.similarity labels compares single classes; choose fedpub.similarity=function here")
             cell = graph.train.segments.client * task.classes + graph.y[graph.train.nodes]
             return torch.bincount(cell, minlength=count * task.classes).view(count, task.classes).float()
         if self.similarity != "function":
