@@ -79,7 +79,10 @@ def predict(path: Path, run: str | None, out: Path | None) -> None:
         console.results().out(content.decode(), end="")
         return
     write_atomically(out, content)
-    console.notes().print(f"wrote {out}; the model is {source.with_name('model.safetensors')}", soft_wrap=True)
+    console.notes().print(
+        f"wrote {out}; model and evaluation are {source.with_name('model.safetensors')} and evaluation.json beside it",
+        soft_wrap=True,
+    )
 
 
 def show_ledger(path: Path, run: str | None) -> None:

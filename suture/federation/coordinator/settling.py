@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from suture.config.strict import strict
+from suture.core.metrics import metric_for
 from suture.core.storage import LineFile, read_json, read_lines, write_json
 from suture.errors import DataError
 from suture.federation.coordinator.attendance import OwnersLost
@@ -22,7 +23,8 @@ from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import Order
 from suture.federation.wire.reasons import Reason, Refused, Unreachable
 from suture.federation.wire.terms import Terms, census_terms, terms_of
-from suture.method import Task
+from suture.graph.target import Target
+from suture.method import Task, check_target
 from suture.methods.census import Census
 from suture.privacy.ledger import RunLedger
 from suture.runs.card import DataCard
@@ -56,9 +58,12 @@ class Settling:
         """Those of before, or new ones."""
         if (self.path / TERMS).exists():
             return strict(Terms, read_json(self.path / TERMS, "terms"), "terms")
-        common = self._described()
+        common, protocol = self._described(), self.made.protocol
+        if protocol.task == "node":
+            check_target(self.made.methods[0], Target(common.kind))
+            metric_for(protocol.evaluation.metric, common.kind)
         weighted, counts = bool(common.weighted), None
-        if needs_census(self.made.protocol, common.kind, weighted):
+        if needs_census(protocol, common.kind, weighted):
             counts = self._counted(common, weighted)
         terms = terms_of(self.made, common, self.order.secure, counts)
         self._keep_card(common, terms, counts)

@@ -20,7 +20,7 @@ from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms, read_terms
 from suture.graph.batch import GraphBatch
 from suture.graph.data import fingerprint
-from suture.method import Method, Task
+from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
 from suture.privacy.accountant import facts_of
@@ -90,6 +90,8 @@ class Owner:
         self._check_fit(terms)
         link = terms.task == "link"
         try:
+            if not link and not terms.is_census:
+                check_target(method, terms.handling.target)
             piece = self.holding.piece(self.name, terms.handling, terms.seed, link)
         except (ConfigError, DataError) as error:
             raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
