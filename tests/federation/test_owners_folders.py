@@ -68,7 +68,7 @@ def assert_same_run(folder: Path, alone: suture.Result, fixed_point: float = 0.0
     for mine, theirs in zip(lines(folder), alone.history, strict=True):
         for key in ("loss", "train", "validation", "test", "client_validation", "client_test"):
             told, expected = (np.array(line[key], dtype=float) for line in (mine, theirs))  # None: nothing to test
-            np.testing.assert_allclose(told, expected, atol=1e-5, err_msg=key)
+            np.testing.assert_allclose(told, expected, rtol=1e-5, atol=1e-5, err_msg=key)
     model = load_models(folder / "run" / "model.safetensors")[0]["shared"]
     assert alone.finished.shared is not None
     for key, value in alone.finished.shared.params.items():
