@@ -17,8 +17,9 @@ from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report, warned
+from suture.runs.card import DataCard
 from suture.runs.comparison import Comparison
-from suture.runs.folder import is_begun, read_outcome, read_plan
+from suture.runs.folder import is_begun, read_card, read_outcome, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
@@ -125,4 +126,6 @@ def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool
     console.results().print(table, *warned(outcomes), sep="\n")
     name_suspects(outcomes)
     if not quiet:
+        for note in DataCard.read(read_card(folder)).notes:
+            console.notes().print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
         console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)

@@ -21,7 +21,7 @@ from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.wire.description import Description, in_common
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import Order
-from suture.federation.wire.reasons import Reason, Refused, Unreachable
+from suture.federation.wire.reasons import BadReply, Reason, Refused, Unreachable
 from suture.federation.wire.terms import Terms, census_terms, terms_of
 from suture.graph.target import Target
 from suture.method import Task, check_target
@@ -90,6 +90,8 @@ class Settling:
                 told[owner] = Description.read(frame.header)
             except Unreachable as error:
                 missing[owner] = Reason.of(error)
+            except BadReply as error:
+                raise BadReply(f"owner {owner} does not describe its graph as expected: {error}") from error
         if not told or (missing and self.order.faults.on_loss == "wait"):
             raise OwnersLost(missing)
         return in_common(told)

@@ -39,9 +39,12 @@ class Description:
     def read(content: Mapping[str, object]) -> Description:
         """Check what an owner told."""
         try:
-            return strict(Description, content, "description")
-        except ConfigError as error:
+            told = strict(Description, content, "description")
+            if told.agreement is not None and len(told.agreement.feature_names) != told.features:
+                raise ConfigError("description.features are not as many as those of its schema")
+        except (ConfigError, DataError) as error:
             raise BadReply(str(error)) from error
+        return told
 
     @property
     def agreement(self) -> Schema | None:
