@@ -55,7 +55,7 @@ def label(name: str) -> str:
 
 def default_protocol(name: str) -> str:
     """A paper's cut for graphs that papers cut; otherwise the graph is somebody's own."""
-    own = name == IN_MEMORY or is_folder(name) or name.lower() in WITH_OWNERS or source_of(name) is not None
+    own = name in (IN_MEMORY, FEDERATION) or is_folder(name) or name.lower() in WITH_OWNERS or source_of(name) is not None
     return OWN if own else PAPERS
 
 
