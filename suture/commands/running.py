@@ -20,8 +20,9 @@ from suture.errors import StorageError
 from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
-from suture.report.table import comparison_report, warned
-from suture.runs.folder import EMBEDDED, is_begun, read_asked, read_plan
+from suture.report.table import comparison_report, metric_of, warned
+from suture.runs import origin
+from suture.runs.folder import EMBEDDED, is_begun, is_comparison, place_of, read_asked, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
 
@@ -33,11 +34,11 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
     made = planned(request)
     out = run_folder(made, work)
     if only_plan:
-        dry_run(made, out, request.manifest)
+        dry_run(made, out, request.manifest, work.data_root)
         return
     use_device(work)
     check_json_target(work.json)
-    with _supervised(out, made, work, work.engine or EMBEDDED) as options:
+    with supervised(out, made, work, work.engine or EMBEDDED) as options:
         if request.single:
             result = api.run_plan(made, manifest=request.manifest, out=out, options=options)
             comparison = api.Comparison((result.outcome,))
@@ -51,13 +52,13 @@ def resume(path: Path, work: Work) -> None:
     asked, made = read_asked(path), read_plan(path)
     check_json_target(work.json)
     use_device(replace(work, threads=asked.threads))
-    with _supervised(path, made, work, work.engine or asked.engine) as options:
+    with supervised(path, made, work, work.engine or asked.engine) as options:
         comparison = api.resume_plan(made, path, options=options)
     _conclude(comparison, made, path, work)
 
 
 @contextmanager
-def _supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[api.Options]:
+def supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[api.Options]:
     """Options that show progress and obey signals; whatever stops a run, the user hears how to go on."""
     runs = len(made.methods) * len(made.seeds)
     # A live line would be drawn over a debugger's prompt, and over what --verbose tells.
@@ -69,12 +70,28 @@ def _supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[
             watch(method, seed, tick)
 
         try:
-            yield api.Options(work.data_root, work.device, work.chunk, watch_and_note, lambda: stopper.asked, engine)
+            yield api.Options(
+                work.data_root,
+                work.device,
+                work.chunk,
+                watch_and_note,
+                lambda: stopper.asked,
+                lambda notes: None if work.quiet else _tell(made, notes),
+                engine,
+            )
         except (Interrupted, StorageError, Halt) as stopped:
             begun = is_begun(out)
             if isinstance(stopped, Halt):
                 stopped = Interrupted("stopped at once" if begun else "stopped before the first round; nothing was kept")
             raise type(stopped)(f"{stopped}; continue with: suture resume {out}" if begun else str(stopped)) from None
+
+
+def _tell(made: api.Plan, notes: Sequence[str]) -> None:
+    """What was dropped or assumed, once, before training."""
+    screen = console.notes()
+    screen.print(f"{origin.label(made.dataset)}, what was dropped or assumed:")
+    for note in notes:
+        screen.print(f"  {note}", soft_wrap=True)
 
 
 def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:
@@ -87,7 +104,22 @@ def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work)
         console.results().print(table, *warned(comparison.outcomes), sep="\n")
         name_suspects(comparison.outcomes)
     if not work.quiet:
-        console.notes().print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+        _say_next(comparison, made, out)
+
+
+def _say_next(comparison: api.Comparison, made: api.Plan, out: Path) -> None:
+    screen = console.notes()
+    screen.print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+    if not origin.is_own(made.dataset) or made.protocol.task == "link":
+        return
+    run = out
+    if is_comparison(out):
+        federated = [method.name for method in made.methods if not method.sees_uncut_graph]
+        best = comparison.chosen(federated, metric_of(made, comparison.outcomes[0].metric).sign)
+        if best is None:
+            return
+        run = place_of(out, best, made.seeds[0])
+    screen.print(f"next: suture predict {run} --out predictions.csv", soft_wrap=True)
 
 
 def check_json_target(target: str | None) -> None:

@@ -43,7 +43,7 @@ from suture.core.storage import (
 )
 from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError
-from suture.graph.cut import Cut, installed_version, save_manifest
+from suture.graph.cut import Cut, installed_version, load_manifest, save_manifest
 from suture.method import Method
 from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
@@ -232,6 +232,14 @@ def manifest_of(path: Path) -> Path | None:
     return path / MANIFEST if (path / MANIFEST).exists() else None
 
 
+def check_same_graph(comparison: Path, methods: Sequence[str], cuts: Mapping[int, Cut]) -> None:
+    """Refuse to go on with runs that were begun on another graph than the one these cuts are of."""
+    begun = (place_of(comparison, method, seed) for seed in cuts for method in methods)
+    manifest = next((found for run in begun if (found := manifest_of(run)) is not None), None)
+    if manifest is not None and load_manifest(manifest).fingerprint not in {cut.fingerprint for cut in cuts.values()}:
+        raise IntegrityError(f"the graph of {comparison} was changed since it was begun; put it back, or start anew")
+
+
 def read_asked(path: Path) -> Asked:
     """What a run or comparison folder was asked to do."""
     for name in (COMPARISON, RUN):
@@ -310,6 +318,12 @@ def read_card(path: Path) -> dict[str, object]:
     if not (path / DATA).exists():
         raise ConfigError(f"{path} does not say what its graph was ({DATA} is missing); train it again")
     return read_json(path / DATA, "description of the graph")
+
+
+def read_notes(path: Path) -> tuple[str, ...]:
+    """What was dropped or assumed of a run's graph; nothing where that is not kept."""
+    notes: Any = read_card(path).get("notes", []) if (path / DATA).exists() else []
+    return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
 
 def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:

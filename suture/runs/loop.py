@@ -291,7 +291,8 @@ class Runner:
         tested = (one["validation"] for one in reversed(self.history) if one.get("validation") is not None)
         left = 0 if self._is_over(phase) else phase.times - journey.iteration
         left += sum(later.times for later in self.plan[journey.phase + 1 :])
-        return Tick(phase.name, done, done + left, journey.seconds, line, next(tested, None), self.metric.is_share)
+        score = (next(tested, None), self.metric.is_share, self.metric.name)
+        return Tick(phase.name, done, done + left, journey.seconds, line, *score)
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:
