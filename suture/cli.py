@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import importing
+from suture.commands import assess_cli, importing
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -337,6 +337,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 
 importing.register(app, data_app)
+assess_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

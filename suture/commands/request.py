@@ -104,12 +104,12 @@ def _check_manifest(manifest: Path, clients: int | None) -> None:
         raise ConfigError(f"--clients {clients} contradicts --manifest {manifest}, which has {given}; leave --clients out")
 
 
-def run_folder(made: Plan, work: Work) -> Path:
-    """`--out`, or a new folder under runs/ named after the time, the dataset and the protocol."""
+def run_folder(made: Plan, work: Work, suffix: str = "") -> Path:
+    """`--out`, or a new folder under runs/ named after the time, the dataset and the protocol (or `suffix`)."""
     if work.out is not None:
         return work.out
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{origin.label(made.dataset)}-{made.protocol.name}"
+    name = f"{stamp}-{origin.label(made.dataset)}-{suffix or made.protocol.name}"
     same_second = (RUNS / (f"{name}-{n}" if n > 1 else name) for n in range(1, 1000))
     return next(path for path in same_second if not path.exists())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from suture import api
+from suture.assessment.assess import read_assessment
 from suture.commands.planning import dry_run
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import StorageError
 from suture.report import console
+from suture.report.assessment import assessment_report
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report, metric_of, warned
@@ -96,10 +99,10 @@ def _tell(made: api.Plan, notes: Sequence[str]) -> None:
 
 def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:
     if work.json is not None:
-        # JSON has no NaN, which is the accuracy of clients without any test node.
-        lines = [{key: None if value != value else value for key, value in line.items()} for line in comparison.as_json()]
-        write_results(lines, work.json)
+        write_results(comparison.as_json(), work.json)
     if work.json != STDOUT:
+        if (assessment := read_assessment(out)) is not None:
+            console.results().print(assessment_report(assessment))
         table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
         console.results().print(table, *warned(comparison.outcomes), sep="\n")
         name_suspects(comparison.outcomes)
@@ -135,8 +138,9 @@ def check_json_target(target: str | None) -> None:
         raise StorageError(f"cannot write {path}: permission is missing; give --json another file")
 
 
-def write_results(content: Sequence[dict[str, object]], target: str) -> None:
+def write_results(content: object, target: str) -> None:
     """Results as JSON to a file, or to stdout."""
+    content = _without_nan(content)
     path, text = Path(target), json.dumps(content, indent=2) + "\n"
     if target == STDOUT:
         sys.stdout.write(text)
@@ -144,7 +148,16 @@ def write_results(content: Sequence[dict[str, object]], target: str) -> None:
         with disk_errors("write", path):
             path.write_text(text)
     else:
-        write_json(path, list(content))
+        write_json(path, content)
+
+
+def _without_nan(content: object) -> object:
+    """JSON has no NaN, which is the score of clients without any test node."""
+    if isinstance(content, dict):
+        return {key: _without_nan(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _in_place(path: Path) -> bool:

@@ -79,16 +79,16 @@ def heterogeneity(y: NDArray[Any], members: list[NDArray[np.int64]]) -> float:
     """`label_heterogeneity` of what is known, whatever is predicted.
 
     Of several labels each is a distribution of its own, and the mean counts; numbers are put into ten bins that all
-    clients together fill alike. NaN where fewer than two clients know anything.
+    clients together fill alike. NaN where nobody knows anything.
     """
     if not np.issubdtype(y.dtype, np.floating):
         return _of_known(y, members)
     columns = y.reshape(len(y), -1).T
-    each = [_of_known(_in_bins(column), members) for column in columns]
+    each = [_of_known(in_bins(column), members) for column in columns]
     return float(np.nanmean(each)) if np.isfinite(each).any() else float("nan")
 
 
-def _in_bins(value_N: NDArray[Any]) -> NDArray[np.int64]:
+def in_bins(value_N: NDArray[Any]) -> NDArray[np.int64]:
     """Numbers as the tenth they belong to (labels of 0 and 1 as themselves), -1 where they are not known."""
     known = ~np.isnan(value_N)
     inner = np.unique(np.quantile(value_N[known], np.linspace(0, 1, BINS + 1)[1:-1])) if known.any() else np.zeros(0)
@@ -98,7 +98,7 @@ def _in_bins(value_N: NDArray[Any]) -> NDArray[np.int64]:
 def _of_known(labels: NDArray[Any], members: list[NDArray[np.int64]]) -> float:
     known = [nodes[labels[nodes] >= 0] for nodes in members]
     known = [nodes for nodes in known if len(nodes)]
-    return label_heterogeneity(labels, known) if len(known) > 1 else float("nan")
+    return label_heterogeneity(labels, known) if known else float("nan")
 
 
 def label_heterogeneity(labels: NDArray[np.int64], members: list[NDArray[np.int64]]) -> float:

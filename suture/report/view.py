@@ -8,9 +8,11 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from suture.assessment.assess import read_assessment
 from suture.core.metrics import AUTO, Metric
 from suture.graph.cut import load_manifest
 from suture.privacy.disclosure import EVALUATION_STEP
+from suture.report.assessment import assessment_report
 from suture.report.console import grid, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report, metric_of, warned
@@ -47,6 +49,8 @@ def _comparison(path: Path, made: Plan) -> Group:
             line = sparkline(curve.validation, SHORT_CURVE)
             table.add_row(method.name, str(seed), f"{curve.iterations} of {total}", reported, seconds, line, last)
     parts: list[RenderableType] = [_title(path, made), Text()]
+    if (assessment := read_assessment(path)) is not None:
+        parts += [assessment_report(assessment), Text()]
     if outcomes:
         parts += [
             comparison_report(Comparison(tuple(outcomes)).rows(), made, outcomes[0].clients),

@@ -10,7 +10,8 @@ evaluation.json   after: every metric of every client, per class, with confusion
 kept/             tensors that a method kept for drawing
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
-each method and seed. No other module spells these names.
+each method and seed; an assessment's also holds assess.json, what was known before its runs. No other module spells these
+names.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environm
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
 DATA, SCHEMA = "data.json", "schema.json"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
+ASSESSMENT = "assess.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
@@ -196,6 +198,18 @@ def begin_comparison(path: Path, asked: Asked, config: str, cut: Cut | None) -> 
     """Start a folder for several runs; a cut that all of them use is kept with it."""
     _begin(path, config, cut)
     write_json(path / COMPARISON, dataclasses.asdict(asked))
+
+
+def begin_assessment(path: Path, known: Mapping[str, object]) -> None:
+    """What an assessment knows before the comparison that it is; to be called before that is begun."""
+    refuse_used(path)
+    make_folder(path)
+    write_json(path / ASSESSMENT, dict(known))
+
+
+def read_assessed(path: Path) -> dict[str, object] | None:
+    """What `begin_assessment` kept; None: the folder is not of an assessment."""
+    return read_json(path / ASSESSMENT, "assessment") if (path / ASSESSMENT).exists() else None
 
 
 def _begin(path: Path, config: str, cut: Cut | None) -> None:
