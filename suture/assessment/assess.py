@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch_geometric.data import Data
 
 from suture import api
@@ -19,7 +19,6 @@ from suture.assessment.facts import Facts, look
 from suture.assessment.judging import Evidence, Judged
 from suture.assessment.sampling import sampled
 from suture.assessment.words import Verdict, described, limits, recommendation, verdict_of
-from suture.config.strict import strict
 from suture.core.metrics import Metric, metric_for
 from suture.errors import ConfigError, DataError, IntegrityError
 from suture.runs import folder as folders
@@ -256,14 +255,12 @@ def concluded(known: Known, made: Plan, comparison: Comparison, out: Path) -> As
 
 def read_known(path: Path) -> Known | None:
     """What the assessment in a folder knew before its runs; None: it holds none."""
-    content: Mapping[str, Any] | None = folders.read_assessed(path)
+    content = folders.read_assessed(path)
     if content is None:
         return None
     try:
-        facts = dict(content["facts"])
-        owners = facts.pop("owners")
-        return strict(Known, {**content, "facts": {**facts, "owners": owners}}, "assess.json")
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
+        return TypeAdapter(Known).validate_python(content)
+    except ValidationError as error:
         raise IntegrityError(f"{path / folders.ASSESSMENT} {DAMAGED}") from error
 
 
