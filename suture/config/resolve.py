@@ -171,8 +171,8 @@ def _check_together(protocol: Protocol) -> None:
             f"model.hidden must be a multiple of model.heads, got {model.hidden} and {model.heads}",
         ),
         (
-            partition.clients == 0 and partition.kind != "auto",
-            f"partition.clients must be at least 1 with partition.kind = {partition.kind!r}; only auto finds the number out",
+            partition.clients == 0 and partition.kind not in ("auto", "given", "file"),
+            f"partition.kind {partition.kind} must be told into how many clients it cuts: give --clients",
         ),
         (
             partition.kind == "file" and not partition.file,

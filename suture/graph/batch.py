@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.core.kernels import Segments, SparseMatrix, pointers, segment_product, segments_of, stacked_product
+from suture.graph import edges
 from suture.graph.target import ONE_CLASS, Target
 
 # A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
@@ -158,7 +159,8 @@ class GraphBatch:
     """K clients' private graphs.
 
     Shapes: y [N], role int8 [N] (0 none, 1 train, 2 validation, 3 test), edge_index [2, E] of flat positions (source,
-    target), node_id [N] (the owner's own number of each node, for handing predictions back).
+    target), node_id [N] (the owner's own number of each node, for handing predictions back). A node hears from the sources
+    of the edges into it, so an undirected graph has every edge in both directions.
     """
 
     ids: tuple[str, ...]
@@ -174,6 +176,11 @@ class GraphBatch:
     """What each edge weighs, float [E], above 0; None: all alike."""
     target: Target = ONE_CLASS
     """What `y` means."""
+
+    def __post_init__(self) -> None:
+        weights = None if self.edge_weight is None else tuple(self.edge_weight.shape)
+        if weights not in (None, (self.edge_index.shape[1],)):
+            raise ValueError(f"edge_weight has shape {weights}, but there are {self.edge_index.shape[1]} edges")
 
     @property
     def num_nodes(self) -> int:
@@ -213,6 +220,16 @@ class GraphBatch:
         return torch.bincount(self.segments.client[self.edge_index[1]], minlength=len(self.ids)) == 0
 
     @cached_property
+    def directed(self) -> Tensor:
+        """Which clients have an edge without one of the same weight in the other direction, bool [K]."""
+        return edges.one_way(self.edge_index, self.edge_weight, self.segments)
+
+    @cached_property
+    def mean_weight(self) -> Tensor:
+        """What an edge of each client weighs on average, float [K]; 1 if it has no weights or no edges."""
+        return edges.mean_weights(self.edge_index, self.edge_weight, self.segments)
+
+    @cached_property
     def _completed(self) -> dict[Hashable, GraphBatch]:
         return {}
 
@@ -224,24 +241,27 @@ class GraphBatch:
 
     @cached_property
     def neighbours(self) -> SparseMatrix:
-        """Row v lists the neighbours v hears from, with weight one."""
-        source, target = self.edge_index
-        ones = torch.ones(source.numel(), device=self.device)
-        return SparseMatrix.from_coo(target, source, ones, (self.num_nodes, self.num_nodes))
+        """Row v lists the neighbours v hears from, with weight one; for choosing among them, and for counting them."""
+        return edges.adjacency(self.edge_index, None, self.num_nodes)
+
+    @cached_property
+    def weighted_neighbours(self) -> SparseMatrix:
+        """The entries of `neighbours`, in their order, with the weights of the edges."""
+        return (
+            self.neighbours
+            if self.edge_weight is None
+            else edges.adjacency(self.edge_index, self.edge_weight, self.num_nodes)
+        )
 
     @cached_property
     def degree(self) -> Tensor:
-        """How many neighbours each node hears from, float [N]."""
+        """How many neighbours each node hears from, whatever these weigh, float [N]."""
         return self.neighbours.rowptr.diff().float()
 
     @cached_property
     def gcn_operator(self) -> SparseMatrix:
-        """D^-1/2 (A + I) D^-1/2, as in Kipf and Welling."""
-        source, target = self.edge_index
-        loops = torch.arange(self.num_nodes, device=self.device)
-        source, target = torch.cat([source, loops]), torch.cat([target, loops])
-        scale = torch.bincount(target, minlength=self.num_nodes).float().rsqrt()
-        return SparseMatrix.from_coo(target, source, scale[source] * scale[target], (self.num_nodes, self.num_nodes))
+        """D^-1/2 (A + I) D^-1/2, as in Kipf and Welling, with the weights of the edges in A."""
+        return edges.gcn_normalised(self.edge_index, self.edge_weight, self.num_nodes)
 
     def propagating_with(self, operator: SparseMatrix) -> GraphBatch:
         """A copy whose GCN layers propagate with another operator, such as that of a learned graph."""
@@ -251,10 +271,8 @@ class GraphBatch:
 
     @cached_property
     def mean_operator(self) -> SparseMatrix:
-        """Row v averages the neighbours of v; an isolated node gets zero."""
-        base = self.neighbours
-        degree = base.rowptr.diff().clamp_min(1)
-        return SparseMatrix(base.rowptr, base.col, 1.0 / degree[base.row], base.columns)
+        """Row v averages the neighbours of v by the weights of their edges; an isolated node gets zero."""
+        return edges.averaging(self.weighted_neighbours, self.edge_weight is not None)
 
     @cached_property
     def gcn_input(self) -> Features | None:
@@ -293,24 +311,28 @@ class GraphBatch:
     def _at(self, index: Tensor, ids: tuple[str, ...], segments: Segments) -> GraphBatch:
         new_position = torch.full((self.num_nodes,), -1, device=self.device)
         new_position[index] = torch.arange(index.numel(), device=self.device)
-        edges = new_position[self.edge_index]
+        moved = new_position[self.edge_index]
+        inside = (moved >= 0).all(0)
         return GraphBatch(
             ids,
             segments,
             self.x.take(index, segments),
-            edges[:, (edges >= 0).all(0)],
+            moved[:, inside],
             self.y[index],
             self.role[index],
             self.node_id[index],
             self.pairs.moved(new_position) if self.pairs is not None else None,
-            target=self.target,
+            self.edge_weight[inside] if self.edge_weight is not None else None,
+            self.target,
         )
 
     def client_data(self, k: int) -> Data:
-        """One client's graph as PyG data."""
+        """One client's graph as PyG data, with `edge_weight` if there are weights."""
         one = self.select([self.ids[k]])
-        masks = {f"{name}_mask": one.role == code for code, name in ((1, "train"), (2, "val"), (3, "test"))}
-        return Data(x=one.x.dense(), edge_index=one.edge_index, y=one.y, node_id=one.node_id, **masks)
+        more = {f"{name}_mask": one.role == code for code, name in ((1, "train"), (2, "val"), (3, "test"))}
+        if one.edge_weight is not None:
+            more["edge_weight"] = one.edge_weight
+        return Data(x=one.x.dense(), edge_index=one.edge_index, y=one.y, node_id=one.node_id, **more)
 
     def to(self, device: torch.device) -> GraphBatch:
         """A copy on another device."""
@@ -323,16 +345,16 @@ class GraphBatch:
             matrix = SparseMatrix(m.rowptr.to(device), m.col.to(device), m.val.to(device), m.columns)
         else:
             matrix = m.to(device)
-        return GraphBatch(
-            self.ids,
-            segments,
-            Features(matrix, segments),
-            self.edge_index.to(device),
-            self.y.to(device),
-            self.role.to(device),
-            self.node_id.to(device),
-            Pairs(*(t.to(device) for t in (p.nodes, p.label, p.role))) if (p := self.pairs) is not None else None,
-            target=self.target,
+        return replace(
+            self,
+            segments=segments,
+            x=Features(matrix, segments),
+            edge_index=self.edge_index.to(device),
+            y=self.y.to(device),
+            role=self.role.to(device),
+            node_id=self.node_id.to(device),
+            pairs=Pairs(*(t.to(device) for t in (p.nodes, p.label, p.role))) if (p := self.pairs) is not None else None,
+            edge_weight=self.edge_weight.to(device) if self.edge_weight is not None else None,
         )
 
 
@@ -353,9 +375,8 @@ def batch_of(
     has_edges = ~torch.tensor(list(graphless))[segments.client]
     # Members are sorted, so (client, node) keys are too: an edge survives if its far end is a key of the same client.
     keys = segments.client * num_nodes + index
-    source, target = data.edge_index
-    whole_graph = SparseMatrix.from_coo(target, source, torch.ones(source.numel()), (num_nodes, num_nodes))
-    reach = whole_graph.take_rows(index)
+    weight = data.get("edge_weight")
+    reach = edges.adjacency(data.edge_index, None if weight is None else weight.float(), num_nodes).take_rows(index)
     wanted = segments.client[reach.row] * num_nodes + reach.col
     found = torch.searchsorted(keys, wanted).clamp_max(keys.numel() - 1)
     inside = (keys[found] == wanted) & has_edges[reach.row]
@@ -370,6 +391,7 @@ def batch_of(
         data.y[index],
         torch.cat(list(roles)),
         node_id[index],
+        edge_weight=None if weight is None else reach.val[inside],
     )
 
 

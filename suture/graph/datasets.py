@@ -155,6 +155,11 @@ def source_of(name: str) -> plugins.Source | None:
     return None if base in {info.name for info in catalogue()} else DOOR.source(base, DOOR.find(base))
 
 
+def base_of(name: str) -> str:
+    """What makes a graph, without its arguments."""
+    return _split(name)[0]
+
+
 def _split(name: str) -> tuple[str, str | None]:
     """What makes a graph, and its arguments: `csbm:nodes=50`, `my_data.py:load`, `my_data.py:load:nodes=50`."""
     base, _, given = name.partition(":")

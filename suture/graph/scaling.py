@@ -54,26 +54,23 @@ def standardised(x_NF: Tensor, statistics: Statistics) -> Tensor:
     """Features on the shared scale, in the layout they have."""
     if not statistics.scale:
         return x_NF
-    shift, scale = torch.tensor(statistics.shift), torch.tensor(statistics.scale)
+    shift, scale = np.array(statistics.shift), np.array(statistics.scale)
     if x_NF.layout != torch.sparse_csr:
-        return ((x_NF - shift) / scale).contiguous()
-    matrix = scipy_matrix(x_NF).astype(np.float32) @ sp.diags_array(1 / scale.numpy().astype(np.float32))
-    moved = np.flatnonzero(shift.numpy())
-    if not moved.size:
-        return csr_tensor(sp.csr_matrix(matrix))
-    columns = matrix.tocsc()
-    dense = (columns[:, moved].toarray() - (shift / scale).numpy()[moved]).astype(np.float32)
-    parts = {int(column): dense[:, [place]] for place, column in enumerate(moved)}
-    return csr_tensor(_replaced(columns, parts))
+        return ((x_NF - torch.from_numpy(shift).float()) / torch.from_numpy(scale).float()).contiguous()
+    columns, moved = scipy_matrix(x_NF).tocsc(), np.flatnonzero(shift)
+    dense = {int(name): (columns[:, [name]].toarray()[:, 0] - shift[name]) / scale[name] for name in moved}
+    return csr_tensor(_replaced(columns @ sp.diags_array(1 / scale), dense))
 
 
-def _replaced(columns: sp.csc_matrix, parts: Mapping[int, np.ndarray]) -> sp.csr_matrix:
+def _replaced(columns: sp.csc_matrix, dense: Mapping[int, np.ndarray]) -> sp.csr_matrix:
     """A matrix with some of its columns exchanged for dense ones."""
-    kept = np.ones(columns.shape[1], dtype=np.float32)
-    kept[list(parts)] = 0
+    if not dense:
+        return sp.csr_matrix(columns)
+    kept = np.ones(columns.shape[1])
+    kept[list(dense)] = 0
     rest = (columns @ sp.diags_array(kept)).tocoo()
-    rows, names = np.arange(columns.shape[0]), np.array(list(parts))
-    value = np.concatenate([rest.data, *(part[:, 0] for part in parts.values())])
-    row = np.concatenate([rest.coords[0], *(rows for _ in parts)])
-    column = np.concatenate([rest.coords[1], np.repeat(names, len(rows))])
+    rows = columns.shape[0]
+    value = np.concatenate([rest.data, *dense.values()])
+    row = np.concatenate([rest.coords[0], *(np.arange(rows) for _ in dense)])
+    column = np.concatenate([rest.coords[1], np.repeat(np.array(list(dense)), rows)])
     return sp.coo_matrix((value, (row, column)), shape=columns.shape).tocsr()

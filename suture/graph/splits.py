@@ -141,7 +141,7 @@ def _drawn(labels: NDArray[np.int64], known: NDArray[np.bool_], settings: SplitS
         train = int(training.sum())
         val = train + round(settings.val * count)
         test = val + round((count - val) * settings.test / (1 - settings.train - settings.val))
-    roles = np.full(count, Role.NONE, dtype=np.int8)
+    roles = np.full(len(labels), Role.NONE, dtype=np.int8)
     for role, start, end in zip((Role.TRAIN, Role.VAL, Role.TEST), (0, train, val), (train, val, test), strict=True):
         roles[nodes[start:end]] = role
     return roles

@@ -31,6 +31,8 @@ from suture.method import Clients, Cohort, Method, Phase, Task, step
 
 UNIT = 2.0**-16
 """A node's weight: sums of many then fit the fixed-point numbers of secure aggregation."""
+CONSTANT = 1e-8
+"""A deviation below this part of the mean size is rounding: the column has one value."""
 MOSTLY_ZERO = 0.5
 """A column with fewer non-zeros is divided, not shifted."""
 ROWS_AT_ONCE = 65_536
@@ -184,7 +186,7 @@ def statistics_of(counted: Counted, marked: Sequence[bool] | None, kind: TargetK
         centred, size = counted.square[0], _above_zero(totals["size"])
         # E[x^2] = E[(x - m)^2] + m^2, all in units of the mean |x|.
         square = torch.where(shifted, centred, centred + (totals["mean"] / size).square())
-        scale = torch.where(chosen & (square > 0), square.sqrt() * size, 1.0)
+        scale = torch.where(chosen & (square > CONSTANT**2), square.sqrt() * size, 1.0)
         shift = torch.where(shifted, totals["mean"], 0.0)
         found = replace(found, shift=tuple(shift.tolist()), scale=tuple(scale.tolist()))
     if kind == "value":

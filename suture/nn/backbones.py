@@ -32,6 +32,11 @@ class Backbone(ABC):
     features: int
     classes: int
 
+    @property
+    def ignores_weights(self) -> bool:
+        """Whether edges that weigh more are heard no louder."""
+        return False
+
     def widths(self) -> list[int]:
         """F, then the output width of every layer before the head."""
         hidden = [self.settings.hidden] * self.settings.layers
@@ -158,6 +163,11 @@ class Sage(Backbone):
 class Gat(Backbone):
     """Velickovic et al., Graph attention networks, ICLR 2018; heads are joined; a classifying layer has one."""
 
+    @property
+    def ignores_weights(self) -> bool:
+        """Attention decides what a neighbour weighs."""
+        return True
+
     def _heads(self, name: str) -> int:
         classifies = not self.settings.head and name == f"layer{self.settings.layers}"
         return 1 if classifies else self.settings.heads
@@ -184,6 +194,11 @@ class Gat(Backbone):
 class Mlp(Backbone):
     """A perceptron that never looks at edges."""
 
+    @property
+    def ignores_weights(self) -> bool:
+        """As it ignores edges."""
+        return True
+
     def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
         """Weight and bias."""
         return layers.linear_init(name, fan_in, fan_out, rng)
@@ -197,6 +212,11 @@ class Mlp(Backbone):
 
 class GprGnn(Mlp):
     """Chien et al., Adaptive universal generalized PageRank graph neural network, ICLR 2021."""
+
+    @property
+    def ignores_weights(self) -> bool:
+        """It propagates as a GCN does."""
+        return False
 
     def init(self, rng: torch.Generator) -> Tree:
         """The perceptron and the hop weights gamma [1, hops + 1], started as personalised PageRank."""

@@ -1,5 +1,8 @@
 """Message-passing layers with a client axis. Each equals PyG's layer of the same name, client by client (tested).
 
+Edges have a direction (a node hears from the sources of the edges into it) and may have weights: those of `gcn` are PyG's,
+`sage` averages by them, and in `gat`, whose attention decides what a neighbour weighs, they have no place.
+
 Legend: K clients, N nodes, E edges, F input width, H output width, A attention heads.
 """
 

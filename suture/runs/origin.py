@@ -26,7 +26,7 @@ WITH_OWNERS = frozenset({"twitch"})
 
 def is_folder(name: str) -> bool:
     """Whether a graph's name is the path of a folder."""
-    return Path(name).is_absolute() and not is_spelled(name)
+    return Path(name).is_absolute() and not is_spelled(datasets.base_of(name))
 
 
 def named(path: Path | str) -> str:

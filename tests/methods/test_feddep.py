@@ -114,7 +114,7 @@ def test_every_term_has_a_gradient(proto: bool, world: World) -> None:
     params = {name: value.clone().requires_grad_() for name, value in clients.state.generator.items()}
     made = method.generated(params, clients)
     pulls = None if proto else torch.ones(int(made.used.sum()), method.d_z)
-    reaches = {"count": "count.", "own": "embedding.", "others": "embedding.", "cross-entropy": "embedding."}
+    reaches = {"count": "count.", "own": "embedding.", "others": "embedding.", "labels": "embedding."}
     terms = method.generator_terms(params, made, clients, pulls)
     assert terms.keys() == reaches.keys()
     for term, loss in terms.items():

@@ -238,7 +238,7 @@ def test_a_folder_is_named_after_the_file_of_a_dataset(cli: Callable[..., tuple[
     code, _, err = cli("run", "--dataset", "others.py:tiny", "--clients", "2", "--set", "rounds=1", "-q")
     assert code == 0, err
     (made,) = (here / "runs").iterdir()
-    assert made.name.endswith("-others-fedpub-disjoint")
+    assert made.name.endswith("-others-own")
 
 
 # Found again

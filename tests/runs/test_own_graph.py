@@ -1,0 +1,223 @@
+"""A graph of one's own through Python: what it says of itself is honoured, what is wrong with it is one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GCNConv
+from torch_geometric.utils import to_networkx
+
+import suture
+from suture.errors import ConfigError, DataError, PartitionError, SutureError
+
+OWNERS, NODES, FEATURES = 3, 90, 5
+QUICK: dict[str, Any] = {"rounds": 2, "hidden": 8}
+
+
+def own_graph(**changes: object) -> Data:
+    """Three owners without a link between them; real-valued features, a third of the nodes unlabelled."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(OWNERS), [40, 30, 20])
+    y = rng.integers(0, 2, NODES)
+    x = rng.normal(3.0, 2.0, (NODES, FEATURES)) + y[:, None]
+    x[:, 0] = rng.integers(0, 2, NODES)
+    pairs = [(a, b) for a in range(NODES) for b in range(a) if client[a] == client[b] and rng.random() < 0.1]
+    index = np.array(pairs + [(b, a) for a, b in pairs]).T
+    y[rng.random(NODES) < 1 / 3] = -1
+    fields: dict[str, object] = {
+        "x": torch.from_numpy(x).float(),
+        "edge_index": torch.from_numpy(index),
+        "y": torch.from_numpy(y),
+        "client": torch.from_numpy(client),
+        "owners": ["north", "south", "west"],
+    }
+    return Data(**{name: value for name, value in (fields | changes).items() if value is not None})
+
+
+def masks_of(train: Tensor, val: Tensor, test: Tensor) -> dict[str, object]:
+    return {"train_mask": train, "val_mask": val, "test_mask": test}
+
+
+class TestHonoured:
+    def test_no_owner_vanishes(self) -> None:
+        result = suture.run(own_graph(), **QUICK)
+        assert result.client_ids == ("north", "south", "west")
+        assert torch.equal(result.data.client, own_graph().client)
+
+    def test_a_paper_protocol_that_drops_owners_says_so(self) -> None:
+        result = suture.run(own_graph(), protocol="fedpub-disjoint", clients=2, **QUICK)
+        dropped = [note for note in result.notes if "largest component" in note]
+        assert len(dropped) == 1 and "all nodes of south, west among them" in dropped[0]
+
+    def test_features_are_standardised_by_everybodys_nodes_and_flags_stay(self) -> None:
+        x, given = suture.run(own_graph(), **QUICK).data.x, own_graph().x
+        assert torch.equal(x[:, 0], given[:, 0])
+        expected = (given - given.mean(0)) / given.std(0, correction=0)
+        assert torch.allclose(x[:, 1:], expected[:, 1:], atol=1e-5)
+
+    def test_given_masks_are_the_masks_that_were_used(self) -> None:
+        place = torch.arange(NODES) % 3
+        data = own_graph(**masks_of(place == 0, place == 1, place == 2))
+        result = suture.run(data, **QUICK)
+        known = data.y >= 0
+        for name in ("train_mask", "val_mask", "test_mask"):
+            assert torch.equal(result.data[name], data[name] & known)
+        assert any("have no label" in note for note in result.notes)
+
+    def test_drawn_roles_are_of_labelled_nodes_and_of_every_class_at_every_owner(self) -> None:
+        data = suture.run(own_graph(), **QUICK).data
+        assert not bool((data.train_mask | data.val_mask | data.test_mask)[data.y < 0].any())
+        for owner in range(OWNERS):
+            for mask in (data.train_mask, data.val_mask, data.test_mask):
+                assert set(data.y[mask & (data.client == owner)].tolist()) == {0, 1}
+
+    def test_unlabelled_nodes_pass_messages_and_are_predicted(self) -> None:
+        data = own_graph()
+        before = suture.run(data, **QUICK).data
+        changed = own_graph()
+        changed.x[data.y < 0] += 10
+        after = suture.run(changed, **QUICK).data
+        assert bool((before.prediction[data.y < 0] >= 0).all())
+        # The shared scale moves with the features, so look at outputs of labelled nodes with an unlabelled neighbour.
+        assert not torch.allclose(before.probability[data.y >= 0], after.probability[data.y >= 0], atol=1e-3)
+
+    def test_without_a_validation_mask_training_nodes_validate_and_it_is_said(self) -> None:
+        place = torch.arange(NODES) % 2
+        data = own_graph(train_mask=place == 0, test_mask=place == 1)
+        result = suture.run(data, **QUICK)
+        assert bool(result.data.val_mask.any()) and not bool((result.data.val_mask & data.test_mask).any())
+        assert any("no validation mask" in note for note in result.notes)
+
+    def test_an_owner_without_labels_is_served(self) -> None:
+        data = own_graph()
+        data.y[data.client == 2] = -1
+        result = suture.run(data, **QUICK)
+        assert bool((result.data.prediction[data.client == 2] >= 0).all())
+        assert any("no training node: west" in note for note in result.notes)
+
+    def test_probabilities_are_those_of_the_exported_model(self) -> None:
+        result = suture.run(own_graph(), **QUICK)
+        data = result.data
+        with torch.no_grad():
+            scores = result.model()(data.x, data.edge_index)
+        assert torch.allclose(data.probability, scores.softmax(1), atol=1e-5)
+        assert torch.equal(data.prediction, scores.argmax(1))
+
+    def test_direction_is_kept(self) -> None:
+        data = own_graph()
+        one_way = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
+        result = suture.run(own_graph(edge_index=one_way, directed=True), **QUICK)
+        assert torch.equal(result.data.edge_index, one_way[:, torch.argsort(one_way[0] * NODES + one_way[1])])
+        mirrored = suture.run(own_graph(edge_index=one_way, directed=True), direction="mirror", **QUICK)
+        assert mirrored.data.edge_index.shape[1] == 2 * one_way.shape[1]
+        assert any("goes both ways" in note for note in mirrored.notes)
+
+
+class TestTaken:
+    """Everything the issue lists as a traceback."""
+
+    def test_networkx(self) -> None:
+        graph = to_networkx(own_graph(), node_attrs=["x", "y", "client"], to_undirected=True)
+        assert len(suture.run(graph, **QUICK).client_ids) == OWNERS
+
+    def test_scipy_with_features_and_labels(self) -> None:
+        data = own_graph()
+        ones = np.ones(data.edge_index.shape[1])
+        matrix = sp.csr_matrix((ones, data.edge_index.numpy()), shape=(NODES, NODES))
+        result = suture.run(matrix, x=data.x.numpy(), y=data.y.numpy(), clients=2, **QUICK)
+        assert len(result.client_ids) == 2
+
+    def test_a_list_of_graphs_is_one_owner_each(self) -> None:
+        data = own_graph()
+        parts = [data.subgraph(data.client == owner) for owner in range(OWNERS)]
+        for part in parts:
+            del part.client, part.owners
+        assert suture.run(parts, **QUICK).client_ids == ("owner-1", "owner-2", "owner-3")
+
+    def test_numpy_features(self) -> None:
+        assert suture.run(own_graph(x=own_graph().x.numpy()), **QUICK).data.x.shape == (NODES, FEATURES)
+
+    def test_text_as_folder_and_as_one_override(self, tmp_path: Path) -> None:
+        result = suture.run(own_graph(), overrides="rounds=3", out=str(tmp_path / "r"), hidden=8)
+        assert result.outcome.rounds == 3 and (tmp_path / "r" / "result.json").exists()
+        assert suture.resume(str(tmp_path / "r"), own_graph()).outcomes[0].rounds == 3
+
+    def test_overrides_as_a_mapping(self) -> None:
+        assert suture.run(own_graph(), "fedprox", overrides={"rounds": 3, "fedprox.mu": 0.5}, hidden=8).outcome.rounds == 3
+
+    def test_a_clients_model_by_name_number_or_place(self) -> None:
+        result = suture.run("csbm:nodes=200", "local", clients=3, protocol="fedpub-disjoint", **QUICK)
+        wanted = result.model("client-02").state_dict()
+        for spelled in ("client-2", 2):
+            assert all(torch.equal(value, wanted[name]) for name, value in result.model(spelled).state_dict().items())
+        with pytest.raises(ConfigError, match="client-7"):
+            result.model("client-7")
+
+    def test_an_imported_folder_by_its_path(self, tmp_path: Path) -> None:
+        pytest.importorskip("polars")
+        from suture.tables import Roles, Tables, Wishes, import_tables
+
+        lines = [f"{node},{node % 2},{node * 0.5},{'ab'[node % 2]}" for node in range(60)]
+        (tmp_path / "nodes.csv").write_text("id,y,size,owner\n" + "\n".join(lines) + "\n")
+        (tmp_path / "edges.csv").write_text("source,target\n" + "\n".join(f"{n},{(n + 2) % 60}" for n in range(60)) + "\n")
+        wishes = Wishes(Roles(id=("id",), label=("y",), owner="owner"))
+        import_tables(tmp_path / "g", [Tables(tmp_path / "nodes.csv", tmp_path / "edges.csv")], wishes)
+        result = suture.run(str(tmp_path / "g"), out=tmp_path / "r", **QUICK)
+        assert result.client_ids == ("a", "b")
+        assert (tmp_path / "r" / "schema.json").read_bytes() == (tmp_path / "g" / "schema.json").read_bytes()
+
+
+class Wide(nn.Module):
+    """Gives two numbers too many."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.layer = GCNConv(features, classes + 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.layer(x, edge_index)
+        return out
+
+
+REFUSED: list[tuple[dict[str, object], dict[str, Any], str]] = [
+    ({}, {"clients": 5}, "the graph has 3 owners (north, south, west), not 5"),
+    ({"x": torch.full((NODES, 2), 1e30)}, {}, "features go up to 1e+30"),
+    ({"y": torch.arange(NODES) * 10**7}, {}, "would mean 890,000,001 classes"),
+    ({"y": torch.full((NODES,), -1)}, {}, "no labelled node is left to train"),
+    (masks_of(torch.arange(NODES) < 50, torch.arange(NODES) >= 50, torch.zeros(NODES).bool()), {}, "left to test"),
+    ({"node_name": ["same"] * NODES}, {}, "data.node_name must hold 90 different names"),
+    ({"edge_weight": torch.zeros(3)}, {}, "edge_weight must be one finite number for each"),
+    ({"client": torch.full((NODES,), -1)}, {}, "data.client must number the owners from 0"),
+    ({}, {"model": Wide}, "the network must give [nodes, 2], a score a class; for 2 nodes it gives [2, 4]"),
+    ({}, {"model": Wide(5, 2)}, "model must make a fresh network, not be one"),
+    ({}, {"model": lambda features, classes: GCNConv(7, classes)}, "cannot be used as module(x, edge_index)"),
+    ({}, {"options": suture.Options(device="gpu")}, "the device 'gpu' cannot be used here"),
+    ({}, {"round": 5}, "round"),
+    ({}, {"rounds": "many"}, "rounds"),
+    ({}, {"hidden": object()}, "hidden cannot be"),
+]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(("changes", "arguments", "says"), REFUSED, ids=[says[:30] for _, _, says in REFUSED])
+    def test_in_one_sentence(self, changes: dict[str, object], arguments: dict[str, Any], says: str) -> None:
+        with pytest.raises(SutureError) as raised:
+            suture.run(own_graph(**changes), **(QUICK | arguments))
+        assert says in str(raised.value) and "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize("thing", [HeteroData(), [], 7, nx.Graph(), "no/such/folder", Path("nothing.pt"), {"a": 1}])
+    def test_what_is_no_graph(self, thing: object) -> None:
+        with pytest.raises(DataError):
+            suture.run(thing, **QUICK)
+
+    def test_owners_are_not_cut_in_two_by_a_wrong_number(self) -> None:
+        with pytest.raises(PartitionError, match="leave the number of clients out"):
+            suture.run(own_graph(), overrides=["partition.clients=2"], **QUICK)
