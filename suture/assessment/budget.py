@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from suture.assessment.candidates import Candidate
 from suture.method import Method
-from suture.runs.execute import execute
+from suture.runs.execute import try_out
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
 from suture.runs.prepare import Prepared
@@ -69,17 +71,17 @@ def measure(
     protocol: Protocol,
     seconds: float,
     stop: Callable[[], bool] = lambda: False,
+    watch: Callable[[Tick], None] = lambda tick: None,
 ) -> Pace:
-    """Begin a run and stop it after a few rounds, or as soon as the time is used up."""
+    """Try a few iterations of every phase, or as many as the time allows."""
     ticks: list[Tick] = []
-    tested = {phase.name for phase in method.plan() if phase.evaluate}
 
-    def enough() -> bool:
-        rounds = sum(tick.phase in tested for tick in ticks)
-        return stop() or rounds >= PILOT_ROUNDS or (ticks[-1].seconds > seconds and len(ticks) > 1)
+    def note(tick: Tick) -> None:
+        ticks.append(tick)
+        watch(tick)
 
     try:
-        execute(prepared, method, protocol, watch=ticks.append, stop=enough)
+        try_out(prepared, method, protocol, PILOT_ROUNDS, note, lambda: stop() or ticks[-1].seconds > seconds)
     except Interrupted:
         if stop():
             raise
@@ -87,17 +89,20 @@ def measure(
 
 
 def pace_of(method: Method[Any, Any], ticks: Sequence[Tick]) -> Pace:
-    """From the first iterations of a run; a phase that was not reached is taken to be as quick as what came before it."""
-    tested = {phase.name for phase in method.plan() if phase.evaluate}
-    # The first iteration also lays out memory.
-    each = (ticks[-1].seconds - ticks[0].seconds) / (len(ticks) - 1) if len(ticks) > 1 else ticks[0].seconds
-    rounds = [tick.seconds for tick in ticks if tick.phase in tested]
-    if rounds:
-        before = next((tick.seconds for tick in reversed(ticks) if tick.phase not in tested), 0.0)
-        per_round = (rounds[-1] - rounds[0]) / (len(rounds) - 1) if len(rounds) > 1 else each
-        return Pace(method.name, before, per_round)
-    planned = sum(phase.times for phase in method.plan() if not phase.evaluate)
-    return Pace(method.name, planned * each, each)
+    """From the first iterations of every phase; one that was not reached is taken to be as slow as the slowest before it."""
+    ends = [0.0, *(tick.seconds for tick in ticks)]
+    lasted = [end - begin for begin, end in itertools.pairwise(ends)]
+    slowest, before, per_round = 0.0, 0.0, 0.0
+    for phase in method.plan():
+        # The first iteration also lays out memory.
+        own = [seconds for tick, seconds in zip(ticks, lasted, strict=True) if tick.phase == phase.name]
+        each = statistics.fmean(own[1:] or own) if own else slowest
+        slowest = max(slowest, each)
+        if phase.evaluate:
+            per_round = each
+        else:
+            before += phase.times * each
+    return Pace(method.name, before, per_round)
 
 
 def fit(paces: Sequence[Pace], tried: Sequence[Candidate], limits: Limits) -> Trial:
