@@ -156,6 +156,12 @@ class Source:
         log.info("cut for seed %d: %d clients of %d to %d nodes, %.2f s", seed, len(sizes), min(sizes), max(sizes), seconds)
         return cut
 
+    @property
+    def graphless(self) -> bool:
+        """Whether any client has no edges, in any of the cuts."""
+        cuts = [self.given] if self.given is not None else self.cuts.values()
+        return any(any(cut.partition.graphless) for cut in cuts)
+
     def prepared(self, seed: int) -> Prepared:
         """The clients of one seed."""
         made, cut = self.made, self.given or self.cuts[seed]
