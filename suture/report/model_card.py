@@ -13,6 +13,7 @@ from typing import Any
 
 from suture.report.loader import EDGES, MEANINGS, Told, template
 from suture.runs import origin
+from suture.runs.card import DataCard
 from suture.runs.outcome import SHARED, Outcome
 from suture.runs.trained import Trained
 
@@ -102,15 +103,20 @@ def card_text(subject: Subject) -> str:
         WORST=_shown(outcome.accuracy_worst),
         WARNINGS="".join(f"\n**Warning**: {warning}.\n" for warning in outcome.warnings),
         SCORES="\n".join(_scores(subject)),
-        NODES=f"{card.nodes:,}",
-        LINKS=f"{card.edges if card.directed else card.edges // 2:,}",
-        KINDS=f"{', directed' if card.directed else ''}{', with weights' if card.weighted else ''}",
-        FINGERPRINT=card.fingerprint[:16],
+        SIZE=_size(card),
         NOTES="\n".join(f"- {note}" for note in card.notes) or "Nothing was dropped or assumed.",
         SCHEMA="\n".join(_schema(subject.schema)),
         PRIVACY=_privacy(outcome),
         FILES="\n".join(f"| {name} | `{digest}` |" for name, digest in sorted(subject.hashes.items())),
     )
+
+
+def _size(card: DataCard) -> str:
+    kinds = f"{', directed' if card.directed else ''}{', with weights' if card.weighted else ''}"
+    if card.nodes is None or card.edges is None:
+        return f"Pieces of a graph that nobody has seen together{kinds}."
+    edges = card.edges if card.directed else card.edges // 2
+    return f"{card.nodes:,} nodes, {edges:,} edges{kinds}; fingerprint `{card.fingerprint[:16]}`."
 
 
 def _what(told: Told) -> str:

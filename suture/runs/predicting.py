@@ -21,7 +21,7 @@ from suture.errors import ConfigError, DataError
 from suture.graph.batch import batch_of
 from suture.graph.data import fingerprint
 from suture.graph.partition import Partition
-from suture.graph.scaling import standardised
+from suture.graph.scaling import scaled
 from suture.graph.target import Target
 from suture.method import Method
 from suture.runs import origin
@@ -137,12 +137,7 @@ def prepared(trained: Trained, data: Data) -> tuple[Data, bool]:
         # A choice of what to train on; whoever asks for predictions wants all of them.
         graph = preprocess(data, replace(settings, largest_component=False))
     graph = _with_weights(trained, graph)
-    found = card.statistics
-    if found is not None:
-        graph.x = standardised(graph.x, found)
-        if graph.get("edge_weight") is not None:
-            graph.edge_weight = graph.edge_weight / found.edge_scale
-    return graph, known
+    return (graph if card.statistics is None else scaled(graph, card.statistics)), known
 
 
 def _check_kind(trained: Trained, data: Data) -> None:

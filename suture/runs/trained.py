@@ -113,6 +113,8 @@ class Trained:
     def check_known(self, owners: Sequence[str]) -> None:
         """Refuse owners for whom there is no model."""
         absent = [name for name in owners if name not in self.models]
+        if absent and self.in_federation and not self.models:
+            raise ConfigError(f"the owners of {self.name} keep their models; at each of them: suture owner predict KIT")
         if absent and SHARED not in self.models:
             whom = "the graph as a whole" if absent == [WHOLE] else ", ".join(absent)
             raise ConfigError(

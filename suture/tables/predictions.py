@@ -1,8 +1,8 @@
 """Predictions as a table: one row a node, under the ids it was imported with.
 
-    id, owner, prediction, p(A), p(B), ..., labelled, label, role          one class a node
-    id, owner, predicted(A), p(A), ..., labelled, label(A), ..., role      several labels
-    id, owner, prediction, labelled, label, role                           a number; several have their names in brackets
+    id, owner, prediction, probability A, probability B, ..., labelled, label, role         one class a node
+    id, owner, predicted A, probability A, ..., labelled, label A, ..., role                several labels
+    id, owner, prediction, labelled, label, role                                            a number; of several, prediction A, ...
 
 Ids are written as they are, also those that a spreadsheet would take for a formula.
 """
@@ -61,7 +61,7 @@ def frame_of(answers: Answers) -> pl.DataFrame:
 
 
 def _predicted(answers: Answers) -> dict[str, pl.Series]:
-    shares = {f"p({name})": _number(answers.probability[:, c]) for c, name in enumerate(answers.names)}
+    shares = {f"probability {name}": _number(answers.probability[:, c]) for c, name in enumerate(answers.names)}
     if answers.kind == "class":
         classes = pl.Series([*answers.names, None], dtype=pl.String)
         return {"prediction": _named(classes, answers.prediction), **shares}
@@ -70,8 +70,8 @@ def _predicted(answers: Answers) -> dict[str, pl.Series]:
         return {_heading("prediction", answers.names, c): _number(decided[:, c]) for c in range(decided.shape[1])}
     made: dict[str, pl.Series] = {}
     for c, name in enumerate(answers.names):
-        made[f"predicted({name})"] = _whole(decided[:, c])
-        made[f"p({name})"] = shares[f"p({name})"]
+        made[f"predicted {name}"] = _whole(decided[:, c])
+        made[f"probability {name}"] = shares[f"probability {name}"]
     return made
 
 
@@ -83,11 +83,11 @@ def _labels(answers: Answers) -> dict[str, pl.Series]:
     label = _columns(answers.label)
     if answers.kind == "value":
         return {_heading("label", answers.names, c): _number(label[:, c]) for c in range(label.shape[1])}
-    return {f"label({name})": _whole(np.nan_to_num(label[:, c], nan=-1)) for c, name in enumerate(answers.names)}
+    return {f"label {name}": _whole(np.nan_to_num(label[:, c], nan=-1)) for c, name in enumerate(answers.names)}
 
 
 def _heading(what: str, names: Sequence[str], place: int) -> str:
-    return what if len(names) == 1 else f"{what}({names[place]})"
+    return what if len(names) == 1 else f"{what} {names[place]}"
 
 
 def _columns(values: np.ndarray) -> np.ndarray:

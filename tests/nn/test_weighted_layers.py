@@ -17,7 +17,6 @@ from torch_geometric.nn import GATConv, GCNConv, GraphSAGE, MessagePassing, Sequ
 from torch_geometric.nn.models import GCN
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
-from suture.commands.inspecting import pyg_snippet
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, View, batch_of
@@ -26,6 +25,7 @@ from suture.nn.backbones import BACKBONES, Sage, make_backbone
 from suture.nn.export import OURS, WeightedMeanConv, arguments, state_for_pyg, to_module, to_pyg
 from suture.nn.module import ModuleBackbone, takes_weights
 from suture.nn.sampler import sample_batch
+from suture.report.loader import Told, loader_code
 from suture.settings import ModelSettings
 
 KINDS = ("gcn", "sage", "gprgnn", "gat", "mlp")
@@ -218,11 +218,14 @@ def test_the_printed_snippet_runs(kind: str, tmp_path: Any) -> None:
     params = random_params(settings)
     module = to_pyg(params, settings, FEATURES, CLASSES, weighted=True)
     file = tmp_path / "model.safetensors"
-    safetensors.torch.save_file(state_for_pyg(params, settings), file)
-    space: dict[str, Any] = {"x": one.x, "edge_index": one.edge_index, "edge_weight": one.edge_weight}
-    exec(pyg_snippet(module, file, row_normalised=False), space)
+    weighted = "edge_weight" in arguments(module, weighted=True)
+    told = Told(kind="value", outputs=CLASSES, features=FEATURES, edges="as given", weighted=weighted)
+    safetensors.torch.save_file(state_for_pyg(params, settings), file, told.metadata())
+    space: dict[str, Any] = {}
+    exec(loader_code(module, told, "A model", file, whole=False), space)
+    scores = space["predict"](one.x, one.edge_index, one.edge_weight)
     ours = make_backbone(settings, FEATURES, CLASSES).logits(params, weighted_batch())[: SIZES[0]]
-    torch.testing.assert_close(space["scores"], ours, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(scores, ours, atol=1e-5, rtol=1e-4)
 
 
 class Hearing(nn.Module):

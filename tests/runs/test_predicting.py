@@ -65,7 +65,7 @@ class TestSameAsAtItsEnd:
         result = trained(graph, tmp_path / "run", method, **{"evaluation.metric": "accuracy"})
         assert main(["predict", str(tmp_path / "run"), "--out", str(tmp_path / "p.parquet")]) == 0
         table, data = pl.read_parquet(tmp_path / "p.parquet"), result.data
-        found = torch.tensor(table.select("p(high)", "p(low)", "p(mid)").to_numpy())
+        found = torch.tensor(table.select("probability high", "probability low", "probability mid").to_numpy())
         torch.testing.assert_close(found, data.probability, atol=1e-5, rtol=0)
         assert table["id"].to_list() == data.node_name
         assert table["owner"].to_list() == [result.client_ids[k] for k in data.client]
@@ -239,8 +239,8 @@ class TestTheTable:
         if task == "classification":
             assert table["label"].to_list() == given["label"].to_list()
         elif task == "multi-label":
-            assert table["label(old)"].to_list() == given["old"].to_list()
-            assert (table["predicted(rich)"] == (table["p(rich)"] > 0.5).cast(pl.Int64)).all()
+            assert table["label old"].to_list() == given["old"].to_list()
+            assert (table["predicted rich"] == (table["probability rich"] > 0.5).cast(pl.Int64)).all()
         else:
             torch.testing.assert_close(torch.tensor(table["prediction"].to_list()), data.prediction.squeeze(1))
             assert (table["label"] - given["label"]).abs().max() < 1e-3
