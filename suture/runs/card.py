@@ -68,6 +68,4 @@ class DataCard:
     @staticmethod
     def read(content: Mapping[str, object]) -> DataCard:
         """As `as_json` wrote it, checked."""
-        found: Any = content.get("statistics")
-        statistics = None if found is None else Statistics.read(found)
-        return strict(DataCard, {**content, "statistics": statistics}, "data.json")
+        return strict(DataCard, content, "data.json")

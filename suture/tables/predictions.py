@@ -2,7 +2,7 @@
 
     id, owner, prediction, probability A, probability B, ..., labelled, label, role         one class a node
     id, owner, predicted A, probability A, ..., labelled, label A, ..., role                several labels
-    id, owner, prediction, labelled, label, role                                            a number; of several, prediction A, ...
+    id, owner, prediction, labelled, label, role                                            a number, or prediction A, ...
 
 Ids are written as they are, also those that a spreadsheet would take for a formula.
 """
