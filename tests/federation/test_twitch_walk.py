@@ -18,6 +18,7 @@ import suture
 from suture.cli import main
 from suture.tables import GraphFolder, read_schema
 from suture.tables.folder import write_folder
+from suture.tables.schema import difference
 from suture.tables.summary import Summary
 
 pytestmark = pytest.mark.federation
@@ -79,11 +80,11 @@ def test_from_tables_to_predictions(secure: bool, parties: Loopback, folders: Pa
         assert parties.run("owner", "predict", str(parties.kits[country]), "--out", str(told))[0] == 0
         rows = list(csv.DictReader(told.open()))
         assert [row["id"] for row in rows] == GraphFolder.read(folders / country).nodes()["id"].to_list()
-        mine = [float(row[f"probability {card['class_names'][1]}"]) for row in rows]
+        mine = [float(row[f"p({card['class_names'][1]})"]) for row in rows]
         np.testing.assert_allclose(mine, alone.data.probability[alone.data.client == number, 1], atol=2e-3)
         code, printed = parties.run("owner", "ledger", str(parties.kits[country]))
         assert code == 0 and ("words" if secure else "label_square") in printed
-    assert read_schema(out / "schema.json").difference(GraphFolder.read(folders / "TW").schema) is None
+    assert difference(read_schema(out / "schema.json"), GraphFolder.read(folders / "TW").schema, scaling=True) is None
 
 
 def joined(folders: Path, tmp_path: Path) -> Path:
