@@ -12,7 +12,7 @@ from torch import nn
 from suture.core.storage import write_atomically
 from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError, unknown
-from suture.nn.export import PARTS, GprPropagation, state_for_pyg, to_pyg
+from suture.nn.export import OURS, PARTS, GprPropagation, WeightedMeanConv, arguments, state_for_pyg, to_pyg
 from suture.report import console
 from suture.report.view import folder_report
 from suture.runs.folder import MODELS, is_comparison, place_of, read_asked, read_models, read_plan
@@ -39,8 +39,10 @@ def export(path: Path, client: str | None, out: Path) -> None:
     else:
         settings = _settings(description, path)
         state = state_for_pyg(params, settings)
-        scaled = read_plan(path).protocol.preprocess.row_normalise
-        snippet = pyg_snippet(to_pyg(params, settings, *_sizes(params, settings)), out, scaled)
+        done = read_plan(path).protocol.preprocess
+        # A graph may turn out to have no weights; then the model is given None for them.
+        module = to_pyg(params, settings, *_sizes(params, settings), weighted=done.edge_weights != "drop")
+        snippet = pyg_snippet(module, out, done.row_normalise)
     write_atomically(out, safetensors.torch.save(state))
     console.notes().print(f"wrote {out}; load it with:", soft_wrap=True)
     console.results().out(snippet, end="")
@@ -75,27 +77,28 @@ def pyg_snippet(module: nn.Module, file: Path, row_normalised: bool) -> str:
     """Code that rebuilds the module from stock layers, loads its values and applies it."""
     layers = {name: _constructor(layer) for name, layer in module.named_children()}
     used = {code.partition("(")[0] for code in layers.values()}
-    plain, ours = used & {"Dropout", "Linear", "ReLU"}, used & {GprPropagation.__name__}
+    plain, ours = used & {"Dropout", "Linear", "ReLU"}, used & {layer.__name__ for layer in OURS}
+    inputs = ", ".join(arguments(module, weighted=True))
     steps = []
     for name, code in layers.items():
-        wiring = "x -> x" if code.partition("(")[0] in plain else "x, edge_index -> x"
+        wiring = "x -> x" if code.partition("(")[0] in plain else f"{inputs} -> x"
         steps.append(f'    "{name}": ({code}, "{wiring}"),')
     scaling = ["total = x.sum(1, keepdim=True)", "x = x / total.masked_fill(total == 0, 1)  # as in training"]
     lines = [
         "from collections import OrderedDict",
         "",
         "from safetensors.torch import load_file",
-        *([f"from {GprPropagation.__module__} import {GprPropagation.__name__}"] if ours else []),
+        *([f"from {GprPropagation.__module__} import {', '.join(sorted(ours))}"] if ours else []),
         f"from torch.nn import {', '.join(sorted(plain))}",
         f"from torch_geometric.nn import {', '.join([*sorted(used - plain - ours), 'Sequential'])}",
         "",
-        'model = Sequential("x, edge_index", OrderedDict({',
+        f'model = Sequential("{inputs}", OrderedDict({{',
         *steps,
         "}))",
         f'model.load_state_dict(load_file("{file}"))',
         "model.eval()",
         *(scaling if row_normalised else []),
-        "scores = model(x, edge_index)",
+        f"scores = model({inputs})",
     ]
     return "\n".join(lines) + "\n"
 
@@ -104,6 +107,8 @@ def _constructor(layer: nn.Module) -> str:
     """What a layer prints about itself, made into valid Python."""
     if isinstance(layer, GprPropagation):
         return f"{GprPropagation.__name__}({layer.gamma.numel() - 1})"
+    if isinstance(layer, WeightedMeanConv):
+        return f"{WeightedMeanConv.__name__}({layer.lin_l.in_features}, {layer.lin_l.out_features})"
     return re.sub(r", aggr=\w+|, inplace=False|, bias=True|in_features=|out_features=", "", repr(layer))
 
 

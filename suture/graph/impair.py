@@ -29,7 +29,8 @@ class Impaired:
     """What is left of a graph, and what was hidden of it.
 
     `graph` holds the remaining nodes and the links among them; `remaining` [R] says where these nodes stand in the given
-    graph; row v of `hidden` [R, N] lists the hidden neighbours of remaining node v, as positions in the given graph.
+    graph; row v of `hidden` [R, N] lists the hidden neighbours that v, which remained, heard from, as positions in the given
+    graph, with the weights of the lost edges.
     """
 
     graph: GraphBatch
@@ -53,8 +54,8 @@ def impair(graph: GraphBatch, share: float, rng: Streams) -> Impaired:
     source, target = graph.edge_index
     lost = concealed[source] & ~concealed[target]
     row, col = new_position[target[lost]], source[lost]
-    ones = torch.ones(row.numel(), device=graph.device)
-    hidden = SparseMatrix.from_coo(row, col, ones, (remaining.numel(), graph.num_nodes))
+    weight = torch.ones(row.numel(), device=graph.device) if graph.edge_weight is None else graph.edge_weight[lost]
+    hidden = SparseMatrix.from_coo(row, col, weight, (remaining.numel(), graph.num_nodes))
     return Impaired(graph.induced(remaining), remaining, hidden)
 
 

@@ -1,7 +1,8 @@
 """Link prediction: which edges train, validate and test, and pairs that are no edges.
 
 Held-out edges disappear from message passing; every held-out edge gets one sampled non-edge beside it. All draws come
-from each client's own stream, so a client's task is the same alone and in a batch. Legend: K clients, P pairs.
+from each client's own stream, so a client's task is the same alone and in a batch. A pair is scored alike whichever of its
+nodes comes first, so a graph whose edges have a direction is refused. Legend: K clients, P pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from suture.core.kernels import Segments, pointers, segments_of
 from suture.core.streams import Streams
-from suture.errors import PartitionError
+from suture.errors import ConfigError, PartitionError
 from suture.graph.batch import GraphBatch, Pairs
 from suture.settings import SplitSettings
 
@@ -48,15 +49,20 @@ def sample_non_edges(graph: GraphBatch, counts: Tensor, edge_keys: Tensor, rng: 
 
 def hide_links(graph: GraphBatch, shares: SplitSettings, seed: int) -> GraphBatch:
     """Divide every client's edges into roles, keep only training edges for message passing, and add non-edges."""
+    if bool(graph.directed.any()):
+        raise ConfigError(
+            "link prediction cannot tell from which node to which an edge goes, and the edges of this graph have a "
+            "direction; set preprocess.direction=mirror"
+        )
     source, target = graph.edge_index
-    once = source < target
-    edges = torch.stack([source[once], target[once]])
-    edges = edges[:, torch.argsort(pair_keys(edges, graph.num_nodes))]
-    keys = pair_keys(edges, graph.num_nodes)
-    segments = segments_of(graph.segments.client[edges[0]], len(graph.ids))
+    once = torch.nonzero(source < target).squeeze(1)
+    once = once[torch.argsort(pair_keys(graph.edge_index[:, once], graph.num_nodes))]
+    keys = pair_keys(graph.edge_index[:, once], graph.num_nodes)
+    segments = segments_of(graph.segments.client[source[once]], len(graph.ids))
     _check(graph, segments, shares)
     rng = Streams.of(seed, graph.ids, "links", device=graph.device)
-    edges = edges[:, rng.fork("shuffle").shuffle(segments.ptr)]
+    once = once[rng.fork("shuffle").shuffle(segments.ptr)]
+    edges = graph.edge_index[:, once]
     share = (segments.place + 0.5) / segments.ptr.diff()[segments.client]
     last_train, last_validation = shares.train, shares.train + shares.val
     role = torch.where(share < last_train, TRAIN, torch.where(share < last_validation, VALIDATION, TEST)).to(torch.int8)
@@ -69,8 +75,10 @@ def hide_links(graph: GraphBatch, shares: SplitSettings, seed: int) -> GraphBatc
         labels.append(torch.zeros(absent.shape[1]))
         roles.append(torch.full((absent.shape[1],), held_out, dtype=torch.int8))
     pairs = Pairs(torch.cat(pieces, 1), torch.cat(labels).to(graph.device), torch.cat([r.to(graph.device) for r in roles]))
-    kept = edges[:, role == TRAIN]
-    return dataclasses.replace(graph, edge_index=torch.cat([kept, kept.flip(0)], 1), pairs=pairs)
+    kept, weight = edges[:, role == TRAIN], None
+    if graph.edge_weight is not None:
+        weight = graph.edge_weight[once[role == TRAIN]].repeat(2)
+    return dataclasses.replace(graph, edge_index=torch.cat([kept, kept.flip(0)], 1), pairs=pairs, edge_weight=weight)
 
 
 def hide_from_uncut(uncut: GraphBatch, clients: GraphBatch, positions: Tensor) -> GraphBatch:
@@ -87,7 +95,8 @@ def hide_from_uncut(uncut: GraphBatch, clients: GraphBatch, positions: Tensor) -
     edges = torch.stack([source[once], target[once]])
     role = torch.full((edges.shape[1],), TRAIN, dtype=torch.int8, device=uncut.device)
     pairs = Pairs(edges, torch.ones(edges.shape[1], device=uncut.device), role)
-    return dataclasses.replace(uncut, edge_index=uncut.edge_index[:, keep], pairs=pairs)
+    weight = uncut.edge_weight[keep] if uncut.edge_weight is not None else None
+    return dataclasses.replace(uncut, edge_index=uncut.edge_index[:, keep], pairs=pairs, edge_weight=weight)
 
 
 def _check(graph: GraphBatch, segments: Segments, shares: SplitSettings) -> None:

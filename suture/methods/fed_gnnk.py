@@ -70,4 +70,9 @@ def _linked(graph: GraphBatch, k: int) -> GraphBatch:
     chosen = torch.stack([links.neighbour[alike], links.node[alike]])
     # A pair that chose each other is one edge.
     both = torch.unique(torch.cat([chosen, chosen.flip(0)], 1), dim=1)
-    return replace(graph, edge_index=torch.cat([graph.edge_index, nodes[both]], 1))
+    edges = torch.cat([graph.edge_index, nodes[both]], 1)
+    if graph.edge_weight is None:
+        return replace(graph, edge_index=edges)
+    # A graphless client has no weights of its own: all of its new edges weigh alike, as much as a node itself in a GCN.
+    weight = torch.cat([graph.edge_weight, graph.edge_weight.new_ones(both.shape[1])])
+    return replace(graph, edge_index=edges, edge_weight=weight)

@@ -1,11 +1,14 @@
 """Trained models as plain PyTorch Geometric modules, for people who do not have Suture.
 
-`to_pyg` gives a `torch_geometric.nn.Sequential` of stock layers, called as `module(x, edge_index)`; `state_for_pyg` is its
-state dict, fit for a safetensors file. A user's own module comes back as itself, with the trained values.
+`to_pyg` gives a `torch_geometric.nn.Sequential` of stock layers, called as `module(x, edge_index)`; a model that was trained
+on edges with weights (`weighted`) as `module(x, edge_index, edge_weight)`. `arguments` says which. `state_for_pyg` is its
+state dict, fit for a safetensors file, and the same for both. Layers that PyG lacks (`OURS`) need nothing but torch and PyG,
+so that their source can be pasted. A user's own module comes back as itself, with the trained values.
 """
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from itertools import pairwise
 
@@ -17,10 +20,11 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.nn.backbones import make_backbone
-from suture.nn.module import ModuleBackbone, ModuleFactory
+from suture.nn.module import ModuleBackbone, ModuleFactory, takes_weights
 from suture.settings import ModelSettings
 
 WITH_EDGES = "x, edge_index -> x"
+WITH_WEIGHTS = "x, edge_index, edge_weight -> x"
 WITHOUT_EDGES = "x -> x"
 
 # Our name of a layer's part to PyG's.
@@ -43,9 +47,9 @@ class GprPropagation(nn.Module):
         super().__init__()
         self.gamma = nn.Parameter(torch.empty(hops + 1))
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Propagate `x` [N, C]."""
-        (source, target), weight = gcn_norm(edge_index, num_nodes=x.shape[0], dtype=x.dtype)
+        (source, target), weight = gcn_norm(edge_index, edge_weight, num_nodes=x.shape[0], dtype=x.dtype)
         out = self.gamma[0] * x
         for gamma in self.gamma[1:]:
             x = torch.zeros_like(x).index_add(0, target, weight.unsqueeze(1) * x[source])
@@ -53,12 +57,44 @@ class GprPropagation(nn.Module):
         return out
 
 
-def to_pyg(params: Tree, settings: ModelSettings, features: int, classes: int, row: int = 0) -> nn.Module:
-    """The model in one row of `params` as a PyG module, in evaluation mode."""
+class WeightedMeanConv(nn.Module):
+    """PyG's `SAGEConv` with weights: own features, and the mean of the neighbours' by what their edges weigh."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.lin_l = nn.Linear(in_channels, out_channels)
+        self.lin_r = nn.Linear(in_channels, out_channels, bias=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        """[N, in_channels] to [N, out_channels]; without `edge_weight` all edges weigh alike."""
+        source, target = edge_index
+        weight = torch.ones_like(x[source, 0]) if edge_weight is None else edge_weight.to(x.dtype)
+        total = x.new_zeros(x.shape[0]).index_add(0, target, weight)
+        share = weight / total[target]
+        mean = torch.zeros_like(x).index_add(0, target, share.unsqueeze(1) * x[source])
+        out: Tensor = self.lin_l(mean) + self.lin_r(x)
+        return out
+
+
+OURS: tuple[type[nn.Module], ...] = (GprPropagation, WeightedMeanConv)
+"""Layers that have no stock layer in PyG."""
+
+
+def arguments(module: nn.Module, *, weighted: bool) -> tuple[str, ...]:
+    """What an exported module, or a user's own, is called with; `weighted`: it was trained on edges with weights."""
+    return ("x", "edge_index", "edge_weight") if weighted and takes_weights(module) else ("x", "edge_index")
+
+
+def to_pyg(
+    params: Tree, settings: ModelSettings, features: int, classes: int, row: int = 0, *, weighted: bool = False
+) -> nn.Module:
+    """The model in one row of `params` as a PyG module, in evaluation mode; `weighted` where it heard edges by weight."""
     state = state_for_pyg(params, settings, row)
+    weighted = weighted and not make_backbone(settings, features, classes).ignores_weights
     # On the meta device nothing is drawn or allocated before the trained values move in.
     with torch.device("meta"):
-        module: nn.Module = Sequential("x, edge_index", _layers(params, settings, features, classes))
+        steps = _layers(params, settings, features, classes, weighted)
+        module = _sequential("x, edge_index, edge_weight" if weighted else "x, edge_index", steps)
     try:
         module.load_state_dict(state, assign=True)
     except RuntimeError as error:
@@ -103,11 +139,26 @@ def _pyg_layout(name: str, value: Tensor) -> Tensor:
     return value.unsqueeze(0) if name.endswith((".source", ".target")) else value
 
 
-def _layers(params: Tree, settings: ModelSettings, features: int, classes: int) -> OrderedDict[str, object]:
+def _sequential(inputs: str, steps: OrderedDict[str, object]) -> nn.Module:
+    """PyG's Sequential. It compiles its call under a name drawn from `random`, and takes what it finds under that name.
+
+    Who seeds `random` alike before two models would be given the call of the first for both, so that the name is drawn from
+    a state that nobody has set; theirs is put back.
+    """
+    state = random.getstate()
+    random.seed()
+    try:
+        module: nn.Module = Sequential(inputs, steps)
+        return module
+    finally:
+        random.setstate(state)
+
+
+def _layers(params: Tree, settings: ModelSettings, features: int, classes: int, weighted: bool) -> OrderedDict[str, object]:
     steps: OrderedDict[str, object] = OrderedDict()
     widths = make_backbone(settings, features, classes).widths()
     for index, (fan_in, fan_out) in enumerate(pairwise(widths), start=1):
-        steps[f"layer{index}"] = _layer(f"layer{index}", params, settings.kind, fan_in, fan_out)
+        steps[f"layer{index}"] = _layer(f"layer{index}", params, settings.kind, fan_in, fan_out, weighted)
         if index < settings.layers:
             steps[f"relu{index}"] = nn.ReLU()
             steps[f"dropout{index}"] = nn.Dropout(settings.dropout)
@@ -115,15 +166,15 @@ def _layers(params: Tree, settings: ModelSettings, features: int, classes: int) 
         steps["relu"] = nn.ReLU()
         steps["head"] = nn.Linear(widths[-1], classes)
     if settings.kind == "gprgnn":
-        steps["hops"] = (GprPropagation(settings.hops), WITH_EDGES)
+        steps["hops"] = (GprPropagation(settings.hops), WITH_WEIGHTS if weighted else WITH_EDGES)
     return steps
 
 
-def _layer(name: str, params: Tree, kind: str, fan_in: int, fan_out: int) -> tuple[nn.Module, str]:
+def _layer(name: str, params: Tree, kind: str, fan_in: int, fan_out: int, weighted: bool) -> tuple[nn.Module, str]:
     if kind == "gcn":
-        return GCNConv(fan_in, fan_out), WITH_EDGES
+        return GCNConv(fan_in, fan_out), WITH_WEIGHTS if weighted else WITH_EDGES
     if kind == "sage":
-        return SAGEConv(fan_in, fan_out), WITH_EDGES
+        return (WeightedMeanConv(fan_in, fan_out), WITH_WEIGHTS) if weighted else (SAGEConv(fan_in, fan_out), WITH_EDGES)
     if kind == "gat":
         heads = params[f"{name}.source"].shape[1]
         return GATConv(fan_in, fan_out // heads, heads), WITH_EDGES

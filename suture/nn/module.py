@@ -1,17 +1,20 @@
 """Any `torch.nn.Module` called as `module(x, edge_index)` as a backbone, run client by client.
 
+Where edges have weights, a module whose `forward` has an argument `edge_weight` is given them under that name.
 Parameters and floating-point buffers (such as running statistics) are stacked into a tree like everybody else's, so every
 method works on them; only the batched speed of the built-in backbones is given up.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import Sequential
 
 from suture.core.streams import Streams
 from suture.core.tree import Tree
@@ -40,11 +43,25 @@ def _content(module: nn.Module) -> Tree:
     return {n: v for n, v in module.state_dict().items() if n in distinct and v.is_floating_point()}
 
 
+def takes_weights(module: nn.Module) -> bool:
+    """Whether a module is to be called with `edge_weight` where edges have weights."""
+    if not getattr(module, "supports_edge_weight", True):
+        return False  # PyG's ready-made networks have the argument even where no layer of theirs reads it
+    if isinstance(module, Sequential):
+        return "edge_weight" in module.signature.param_dict
+    return "edge_weight" in inspect.signature(module.forward).parameters
+
+
 @dataclass(frozen=True)
 class ModuleBackbone(Backbone):
     """A user's module behind the interface of the built-in backbones."""
 
     factory: ModuleFactory
+
+    @property
+    def ignores_weights(self) -> bool:
+        """Whether the module has no argument for them."""
+        return not takes_weights(self.build())
 
     def build(self, seed: int = 0) -> nn.Module:
         """A fresh module."""
@@ -66,12 +83,14 @@ class ModuleBackbone(Backbone):
         module = self.build().to(graph.device).train(rng is not None)
         x, bounds = graph.x.dense(), graph.segments.bounds
         owner = graph.segments.client[graph.edge_index[1]]
+        weight = graph.edge_weight if takes_weights(module) else None
         outputs = []
         for k in range(len(graph.ids)):
             own = {name: value[k] for name, value in params.items()}
-            edges = graph.edge_index[:, owner == k] - bounds[k]
+            inputs = (x[bounds[k] : bounds[k + 1]], graph.edge_index[:, owner == k] - bounds[k])
+            more = {} if weight is None else {"edge_weight": weight[owner == k]}
             with _seeded(0 if rng is None else int(rng.keys[k]), graph.device):
-                outputs.append(torch.func.functional_call(module, own, (x[bounds[k] : bounds[k + 1]], edges)))
+                outputs.append(torch.func.functional_call(module, own, inputs, more))
         return rows(torch.cat(outputs), view)
 
     def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:

@@ -20,6 +20,8 @@ Printed, more training makes delta smaller; correctly, delta grows to one. Both 
   A node without neighbours counts as one with a single neighbour: the one it would have in a list that differs by an edge.
 - The paper takes theorem B.2 where d >= D, as if neighbours were then drawn with replacement. Without replacement such a
   node gives all of its neighbours every time, so its delta is one.
+- Where edges have weights, a drawn neighbour counts by what all of them weigh together (`suture.nn.sampler`), so that also
+  those who were not drawn are seen: nothing is promised.
 - DP-SGD covers the weights. Where a client also sends, without noise, something made of single nodes (embeddings, say),
   its promise is as good as none.
 - A verdict on NFDP is on what is composed, before amplification: r thins out what others generate from prototypes, but the
@@ -74,6 +76,10 @@ class Bound:
         return f"{strength} protection: nothing seen is more than {factor:.3g} times as likely with a record as without"
 
 
+NOTHING = Bound(math.inf, 1.0)
+"""No promise at all."""
+
+
 @dataclass(frozen=True)
 class ClientFacts:
     """What an account needs to know of a client: its training examples, and how many nodes have which degree."""
@@ -81,16 +87,19 @@ class ClientFacts:
     client: str
     train: int
     degrees: Mapping[int, int]
+    weighted: bool = False
+    """Whether its edges have weights."""
 
     def as_json(self) -> dict[str, object]:
         """For a run folder."""
-        return {"client": self.client, "train": self.train, "degrees": {str(d): n for d, n in self.degrees.items()}}
+        degrees = {str(degree): nodes for degree, nodes in self.degrees.items()}
+        return {"client": self.client, "train": self.train, "degrees": degrees, "weighted": self.weighted}
 
     @staticmethod
     def from_json(line: Mapping[str, Any]) -> ClientFacts:
         """Back from a run folder."""
         degrees = {int(degree): int(nodes) for degree, nodes in line["degrees"].items()}
-        return ClientFacts(str(line["client"]), int(line["train"]), degrees)
+        return ClientFacts(str(line["client"]), int(line["train"]), degrees, bool(line.get("weighted", False)))
 
     def degree_at(self, quantile: float) -> int:
         """The degree that this share of nodes does not exceed; the lowest at 0."""
@@ -109,7 +118,7 @@ def facts_of(graph: GraphBatch) -> tuple[ClientFacts, ...]:
     for k, name in enumerate(graph.ids):
         values, counts = torch.unique(degree[bounds[k] : bounds[k + 1]], return_counts=True)
         histogram = dict(zip(values.tolist(), counts.tolist(), strict=True))
-        facts.append(ClientFacts(name, int(graph.num_train[k]), histogram))
+        facts.append(ClientFacts(name, int(graph.num_train[k]), histogram, graph.edge_weight is not None))
     return tuple(facts)
 
 
@@ -273,7 +282,9 @@ def account(
 
 
 def _sampling_guarantee(used: SampledNeighbours, client: ClientFacts, times: Mapping[str, int], slack: float) -> Guarantee:
-    epochs = times.get(used.step, 0) * used.epochs
+    epochs, unit = times.get(used.step, 0) * used.epochs, "one edge in a node's list of neighbours"
+    if client.weighted:
+        return Guarantee(client.client, "NFDP", unit, NOTHING, {"one draw": NOTHING})
 
     def correct(degree: int) -> Bound:
         return composed([one_draw(degree, fanout, replace=used.replace) for fanout in used.fanouts], epochs, slack)
@@ -287,7 +298,7 @@ def _sampling_guarantee(used: SampledNeighbours, client: ClientFacts, times: Map
     }
     degrees = [(quantile, client.degree_at(quantile)) for quantile in QUANTILES]
     by_degree = tuple((quantile, degree, correct(degree)) for quantile, degree in degrees)
-    return Guarantee(client.client, "NFDP", "one edge in a node's list of neighbours", correct(worst), detail, by_degree)
+    return Guarantee(client.client, "NFDP", unit, correct(worst), detail, by_degree)
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

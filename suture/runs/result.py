@@ -26,7 +26,10 @@ class Result:
     folder: Path | None
 
     def model(self, client: str | int | None = None) -> nn.Module:
-        """A plain PyG module: the model all share, or that of one client, by its name or place in `client_ids`."""
+        """A plain PyG module: the model all share, or that of one client, by its name or place in `client_ids`.
+
+        It is called as `module(x, edge_index)`; where edges have weights that its layers hear, `edge_weight` comes third.
+        """
         name = None if client is None else self._named(client)
         models = self._models(name)
         task, method = self.finished.prepared.task, self.finished.method
@@ -34,7 +37,8 @@ class Result:
         row = models.ids.index(name)
         if task.module is not None:
             return to_module(models.params, task.module, task.features, task.classes, row)
-        return to_pyg(models.params, method.model, task.features, task.classes, row)
+        weighted = self.finished.prepared.clients.edge_weight is not None
+        return to_pyg(models.params, method.model, task.features, task.classes, row, weighted=weighted)
 
     def _named(self, client: str | int) -> str:
         """The client somebody means: `client-3` is `client-03` too."""
@@ -85,7 +89,7 @@ class Result:
         train_mask, val_mask, test_mask    as they were used
         """
         prepared = self.finished.prepared
-        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.data.num_nodes)
+        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.graph.num_nodes)
         score = self.scores()
         data.client = torch.full((nodes,), -1)
         data.score = torch.full((nodes, score.shape[1]), torch.nan)

@@ -36,6 +36,7 @@ from suture.testing.world import (
     run_to_end,
     small,
     small_world,
+    weighted_world,
 )
 from suture.training.batches import batches
 
@@ -76,6 +77,14 @@ def graphless_clients_can_take_part(kind: Kind, values: Mapping[str, Any]) -> No
 def odd_clients_can_take_part(kind: Kind, values: Mapping[str, Any]) -> None:
     """The same with a client that has one node, and one whose nodes are all of one class."""
     assert_finite(assert_separable(_accepting(kind, values), odd_world(), by_bytes=TOLERANCE))
+
+
+def direction_and_weights_are_borne(kind: Kind, values: Mapping[str, Any]) -> None:
+    """Separable and finite where edges have a direction and weights; or refused in a sentence, a `ConfigError`."""
+    try:
+        assert_finite(assert_separable(small(kind, **values), weighted_world(), by_bytes=TOLERANCE))
+    except ConfigError as error:
+        raise SkipTest(f"it refuses: {error}") from error
 
 
 def extreme_hyper_parameters_are_borne(kind: Kind, values: Mapping[str, Any]) -> None:
@@ -269,6 +278,7 @@ PROPERTIES: Mapping[str, Property] = {
         order_of_clients_does_not_matter,
         graphless_clients_can_take_part,
         odd_clients_can_take_part,
+        direction_and_weights_are_borne,
         extreme_hyper_parameters_are_borne,
         resumes_after_any_iteration,
         links_can_be_predicted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -43,7 +44,9 @@ class World:
         graph = self.clients
         hidden = torch.tensor([name in names for name in graph.ids])
         seen = ~hidden[graph.segments.client[graph.edge_index[0]]]
-        return dataclasses.replace(self, clients=dataclasses.replace(graph, edge_index=graph.edge_index[:, seen]))
+        weight = None if graph.edge_weight is None else graph.edge_weight[seen]
+        kept = dataclasses.replace(graph, edge_index=graph.edge_index[:, seen], edge_weight=weight)
+        return dataclasses.replace(self, clients=kept)
 
     def permuted(self, order: list[int]) -> World:
         """The same clients in another order."""
@@ -64,6 +67,22 @@ def odd_world(seed: int = 0) -> World:
     others = torch.nonzero(_graph(seed).y != 0).squeeze(1)
     usual, hidden, single = others[2:40], others[40:], others[:1]
     return _cut([usual, hidden, single, alike], seed).without_edges(IDS[1])
+
+
+@cache
+def weighted_world(seed: int = 0) -> World:
+    """The small world with edges that have weights and a direction: half of them, each way by itself, are left."""
+    world, rng = small_world(seed), torch.Generator().manual_seed(seed)
+    data = _graph(seed)
+    source, target = data.edge_index
+    kept = torch.rand(NODES, NODES, generator=rng)[source, target] < 0.5
+    data.edge_index = data.edge_index[:, kept]
+    data.edge_weight = torch.rand(int(kept.sum()), generator=rng) * 3 + 0.1
+    bounds = world.clients.segments.bounds
+    members = [world.clients.node_id[start:end] for start, end in itertools.pairwise(bounds)]
+    roles = [world.clients.role[start:end] for start, end in itertools.pairwise(bounds)]
+    clients = batch_of(data, IDS, members, roles, [False] * len(IDS))
+    return World(clients, uncut(data, world.whole.role), world.task)
 
 
 def _graph(seed: int) -> Any:

@@ -17,6 +17,7 @@ from suture.method import Clients
 from suture.methods.fedsage_plus.mending import CALIBRATIONS, Mender
 from suture.methods.fedsage_plus.neighgen import NeighGen
 from suture.methods.fedsage_plus.patch import with_generated_nodes
+from suture.testing.world import weighted_world
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,16 @@ def test_generated_neighbours_stay_in_the_range_of_the_clients_features(world: W
     assert int(torch.bincount(sources).max()) <= 5
 
 
+def mean_of(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """By weight; zero of nothing."""
+    return np.average(rows, 0, weights) if len(rows) else np.zeros(40, dtype=np.float32)
+
+
+@pytest.mark.parametrize("world", [small_world(), weighted_world()], ids=["plain", "with direction and weights"])
 def test_generated_rows_are_followed_as_far_as_new_impaired_graphs_say(world: World) -> None:
     """Least squares by numpy, over neighbourhoods written out node by node."""
     mender, clients = _mender(), _clients(world)
+    usual = world.clients.mean_weight.numpy()
     found = mender.trust(clients, 0.3)
     x = world.clients.x.dense().numpy()
     right: list[list[np.ndarray]] = [[] for _ in range(4)]
@@ -57,18 +65,22 @@ def test_generated_rows_are_followed_as_far_as_new_impaired_graphs_say(world: Wo
     for draw in range(CALIBRATIONS):
         hurt = impair(world.clients, 0.3, Streams.of(world.task.seed, clients.ids, "calibrate", draw))
         seen, owner = hurt.graph.x.dense().numpy(), hurt.graph.segments.client.numpy()
-        edges = hurt.graph.edge_index.numpy()
+        edges, weight = hurt.graph.edge_index.numpy(), np.ones(hurt.graph.edge_index.shape[1])
+        if hurt.graph.edge_weight is not None:
+            weight = hurt.graph.edge_weight.numpy()
         for k, draft in mender.drafts(hurt.graph, clients.rng):
             for place, node in enumerate(draft.nodes.tolist()):
                 new = draft.rows_RF[draft.row == place].numpy()
-                kept = seen[edges[0][edges[1] == node]]
+                kept, kept_weight = seen[edges[0][edges[1] == node]], weight[edges[1] == node]
                 start, end = hurt.hidden.rowptr[node : node + 2].tolist()
-                lost = x[hurt.hidden.col[start:end].long().numpy()]
-                around = kept if len(kept) else seen[edges[0][owner[edges[0]] == k]]
-                known = around.mean(0) if len(around) else np.zeros(40, dtype=np.float32)
-                whole = np.concatenate([kept, lost])
-                right[k].append(whole.mean(0) - known if len(whole) else np.zeros_like(known))
-                made[k].append(np.concatenate([kept, new]).mean(0) - known)
+                lost, lost_weight = x[hurt.hidden.col[start:end].long().numpy()], hurt.hidden.val[start:end].numpy()
+                mine = owner[edges[0]] == k
+                known = mean_of(kept, kept_weight) if len(kept) else mean_of(seen[edges[0][mine]], weight[mine])
+                whole = mean_of(np.concatenate([kept, lost]), np.concatenate([kept_weight, lost_weight]))
+                right[k].append(whole - known if len(kept) + len(lost) else np.zeros_like(known))
+                new_weight = np.full(len(new), usual[k])
+                mended = mean_of(np.concatenate([kept, new]), np.concatenate([kept_weight, new_weight]))
+                made[k].append(mended - known)
     for k in range(4):
         a, b = np.concatenate(made[k]), np.concatenate(right[k])
         assert float(found[k]) == pytest.approx(float(np.clip(a @ b / (a @ a), 0, 1)), abs=1e-4)

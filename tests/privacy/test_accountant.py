@@ -28,6 +28,7 @@ from suture.privacy.accountant import (
 )
 from suture.privacy.disclosure import Disclosure, disclosure_of
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
+from suture.testing.world import weighted_world
 
 # Section 4.5, MSAcademic: d = 5 and D for 3, 5 and 10 clients; epsilon as printed there and its exact form.
 SECTION_4_5 = [
@@ -179,6 +180,19 @@ def test_facts_are_the_real_degrees() -> None:
         assert facts.degree_at(0.5) == int(degree.sort().values[math.ceil(degree.numel() / 2) - 1])
         assert facts.degree_at(1.0) == int(degree.max())
         assert ClientFacts.from_json(facts.as_json()) == facts
+
+
+def test_sampling_hides_nothing_where_edges_have_weights() -> None:
+    """What a drawn neighbour counts tells what all neighbours weigh together."""
+    facts = facts_of(weighted_world().clients)[0]
+    assert facts.weighted and ClientFacts.from_json(facts.as_json()) == facts
+    old = {name: value for name, value in facts.as_json().items() if name != "weighted"}
+    plain = ClientFacts.from_json(old)
+    method, asked = small(Sampling), sent({facts.client: 1})
+    (with_weights,), (without,) = (account(method, [one], asked) for one in (facts, plain))
+    assert with_weights.bound == Bound(math.inf, 1.0) and with_weights.bound.vacuous
+    assert with_weights.mechanism == without.mechanism == "NFDP"
+    assert math.isfinite(without.bound.epsilon)
 
 
 class Sampling(METHODS["fedavg"]):  # type: ignore[name-defined, misc]

@@ -1,14 +1,15 @@
-"""Graph auto-encoders that reconstruct features: encoder and decoder are two-layer GCNs (FedGGR equations 1 and 2).
+r"""Graph auto-encoders that reconstruct features: encoder and decoder are two-layer GCNs (FedGGR equations 1 and 2).
 
 `GraphAutoencoder` has a ReLU inside and is trained by gradients. `LinearAutoencoder` has none, its decoder is its encoder
-transposed; then the best of all is known (Eckart and Young), and a few power iterations find it.
+transposed; then the best of all is known (Eckart and Young), and a few power iterations find it. That needs a symmetric
+\hat A of norm one, so it propagates along edges in both directions, whether they have one or not; their weights count.
 
 Legend: K clients, N nodes, F features, P width of the compressed features.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from suture.core.kernels import activate, sparse_product
 from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import GraphBatch
+from suture.graph.edges import both_ways
 from suture.nn.backbones import Gcn
 from suture.settings import ModelSettings, TrainingSettings
 from suture.training.optimisers import Moments, descend
@@ -116,4 +118,12 @@ def orthonormal(params: Tree) -> Tree:
 
 
 def _twice(graph: GraphBatch, h: Tensor) -> Tensor:
-    return sparse_product(graph.gcn_operator, sparse_product(graph.gcn_operator, h))
+    operator = graph.gcn_operator
+    if bool(graph.directed.any()):
+        operator = graph.completed("both ways", _both_ways).gcn_operator
+    return sparse_product(operator, sparse_product(operator, h))
+
+
+def _both_ways(graph: GraphBatch) -> GraphBatch:
+    edge_index, weight = both_ways(graph.edge_index, graph.edge_weight, graph.num_nodes)
+    return replace(graph, edge_index=edge_index, edge_weight=weight)

@@ -26,6 +26,7 @@ from torch_geometric.data import Data
 from suture.core.storage import write_atomically, write_json
 from suture.errors import DataError, SutureError
 from suture.graph.cut import load_manifest
+from suture.graph.edges import both_ways
 from suture.methods.fedpub.method import label_similarity
 
 EDGES_AT_ONCE = 1 << 16
@@ -51,7 +52,8 @@ def analyse(run_folder: Path, data: Data) -> list[Agreement]:
     cut = load_manifest(run_folder / "manifest.json", data)
     members = cut.partition.members
     classes = int(data.y.max()) + 1
-    labels = label_similarity(torch.stack([torch.bincount(data.y[m], minlength=classes).double() for m in members]))
+    known = [data.y[m][data.y[m] >= 0] for m in members]
+    labels = label_similarity(torch.stack([torch.bincount(y, minlength=classes).double() for y in known]))
     edges = missing_edges(data, members)
     found = []
     for number, similarity in kept_similarities(run_folder).items():
@@ -74,12 +76,15 @@ def kept_similarities(run_folder: Path) -> dict[int, Tensor]:
 
 
 def missing_edges(data: Data, members: Sequence[Tensor]) -> Tensor:
-    """Edges from a node of client i to one of client j that neither of them holds, int64 [K, K]."""
+    """Edges between a node of client i and one of client j that neither of them holds, int64 [K, K].
+
+    Who is linked to whom counts here, not how strongly or in which direction.
+    """
     belongs = torch.zeros(int(data.num_nodes), len(members), dtype=torch.bool)
     for k, nodes in enumerate(members):
         belongs[nodes, k] = True
     total = torch.zeros(len(members), len(members), dtype=torch.float64)
-    for edges in data.edge_index.split(EDGES_AT_ONCE, 1):
+    for edges in torch.split(both_ways(data.edge_index, None, int(data.num_nodes))[0], EDGES_AT_ONCE, 1):
         here, there = belongs[edges[0]], belongs[edges[1]]
         total += (here & ~there).double().T @ (there & ~here).double()
     return total.long()

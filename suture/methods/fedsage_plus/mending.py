@@ -17,6 +17,7 @@ from suture.core.message import Record, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch
+from suture.graph.edges import row_sums
 from suture.graph.impair import Impaired, impair
 from suture.method import Clients
 from suture.methods.fedsage_plus.neighgen import NeighGen
@@ -103,19 +104,22 @@ class Mender:
     def trust(self, clients: Clients[Record], hidden_share: float) -> Tensor:
         """s, how far generated rows are to be followed [K]: least squares of the changes that would be right on those made.
 
-        On graphs that were impaired anew, both are changes of the mean features of a node's neighbours.
+        On graphs that were impaired anew, both are changes of the mean features of a node's neighbours: by weight, where
+        edges have weights, and with generated edges weighing what the patch will give them.
         """
         agreement = torch.zeros(len(clients.ids), device=clients.graph.device)
         length = torch.zeros_like(agreement)
         for hurt, k, made in self._trials(clients, hidden_share):
-            kept = hurt.graph.mean_operator.take_rows(made.nodes).rowptr.diff()
+            kept = row_sums(hurt.graph.weighted_neighbours.take_rows(made.nodes)).float()
             hidden = hurt.hidden.take_rows(made.nodes)
-            lost = hidden.rowptr.diff()
+            lost = row_sums(hidden).float()
             right_BF = averaged(hidden, clients.graph.x) - lost.unsqueeze(1) * made.known_BF
-            right_BF /= (kept + lost).clamp_min(1).unsqueeze(1)
-            drawn = torch.bincount(made.row, minlength=made.nodes.numel())
+            both = kept + lost
+            right_BF /= torch.where(both > 0, both, 1.0).unsqueeze(1)
+            usual = clients.graph.mean_weight[k]
+            drawn = usual * torch.bincount(made.row, minlength=made.nodes.numel())
             change_BF = torch.zeros_like(right_BF).index_add_(0, made.row, made.rows_RF - made.known_BF[made.row])
-            change_BF /= (kept + drawn).unsqueeze(1)
+            change_BF = change_BF * usual / (kept + drawn).unsqueeze(1)
             agreement[k] += (right_BF * change_BF).sum()
             length[k] += change_BF.square().sum()
         return (agreement / length.clamp_min(1e-12)).clamp(0, 1)

@@ -76,7 +76,7 @@ class NeighGen:
         return torch.relu(self.encoder.embed(own, graph, view=view))
 
     def missing(self, params: Tree, z_BZ: Tensor, degree_B: Tensor, segments: Segments) -> Tensor:
-        """Numbers of missing neighbours n~ [B], before rounding."""
+        """Numbers of missing neighbours n~ [B], before rounding; `degree_B` counts neighbours, whatever they weigh."""
         out = activate(segment_product(z_BZ, params["count.weight"], segments), params["count.bias"], segments, relu=False)
         rate_B, base_B, alone_B = F.softplus(out).unbind(1)
         return rate_B * degree_B + base_B + alone_B * (degree_B == 0)

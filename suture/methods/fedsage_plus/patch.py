@@ -2,7 +2,8 @@
 
 A generated node has an edge to and from its source and no other. It has no label and no role, so it is neither trained on
 nor tested; it only speaks to its source (and, through it, to the source's neighbours). A client's own nodes come first,
-its generated ones after them.
+its generated ones after them. Where the client's edges have a direction, there is only the edge to the source: generated is
+somebody it hears from. Where they have weights, a generated edge weighs what the client's edges weigh on average.
 
 Generated rows are dense, but a graph whose features are sparse stays sparse: of every generated row only the `entries`
 entries of largest magnitude are kept. Words that a generator finds unlikely have values near zero, and what is dropped is
@@ -70,10 +71,11 @@ def averaged(operator: SparseMatrix, x: Features) -> Tensor:
 
 
 def usual_neighbour(graph: GraphBatch) -> Tensor:
-    """The mean features of a neighbour at each client, [K, F]: nodes count as often as they have neighbours."""
-    degree, segments = graph.neighbours.rowptr.diff().float(), graph.segments
-    rowptr = segments.ptr.int()
-    share = degree / segments.sum(degree.unsqueeze(1)).squeeze(1).clamp_min(1)[segments.client]
+    """The mean features of a neighbour at each client, [K, F]: nodes count as often as somebody hears them, by weight."""
+    segments, rowptr = graph.segments, graph.segments.ptr.int()
+    heard = torch.bincount(graph.edge_index[0], graph.edge_weight, minlength=graph.num_nodes).float()
+    total = segments.sum(heard.unsqueeze(1)).squeeze(1)
+    share = heard / torch.where(total > 0, total, 1.0)[segments.client]
     everybody = torch.arange(graph.num_nodes, dtype=torch.int32, device=graph.device)
     return averaged(SparseMatrix(rowptr, everybody, share, graph.num_nodes), graph.x)
 
@@ -90,19 +92,32 @@ def with_generated_nodes(graph: GraphBatch, patch: Patch) -> GraphBatch:
     place_new = torch.arange(generated, device=graph.device) + graph.segments.ptr[1:][added_owner]
     order = torch.argsort(torch.cat([place_own, place_new]))
     source = patch.source.values.long() + ptr[:-1][added_owner]
+    # By the two ends: from the source to the generated node, unless edges are heard in one direction only, and back.
+    mutual = ~graph.directed[added_owner]
     twigs = torch.stack([source, place_new])
+    edges = torch.cat([place_own[graph.edge_index], twigs[:, mutual], twigs.flip(0)], 1)
+    weight = None
+    if graph.edge_weight is not None:
+        usual = graph.mean_weight[added_owner]
+        weight = torch.cat([graph.edge_weight, usual[mutual], usual])
     nothing = torch.zeros(generated, device=graph.device)
     return GraphBatch(
         graph.ids,
         segments,
         _stacked_features(graph.x, patch, order, segments),
-        torch.cat([place_own[graph.edge_index], twigs, twigs.flip(0)], 1),
-        torch.cat([graph.y, graph.y.new_zeros(generated, *graph.y.shape[1:])])[order],
+        edges,
+        torch.cat([graph.y, unlabelled(graph.y, generated)])[order],
         torch.cat([graph.role, nothing.to(graph.role.dtype)])[order],
         torch.cat([graph.node_id, nothing.to(graph.node_id.dtype) - 1])[order],
         graph.pairs.moved(place_own) if graph.pairs is not None else None,
-        target=graph.target,
+        weight,
+        graph.target,
     )
+
+
+def unlabelled(y: Tensor, rows: int) -> Tensor:
+    """Labels of nodes that have none, in the form of `y`."""
+    return y.new_full((rows, *y.shape[1:]), torch.nan if y.is_floating_point() else -1)
 
 
 def _stacked_features(x: Features, patch: Patch, order: Tensor, segments: Segments) -> Features:
