@@ -89,7 +89,7 @@ class Result:
         train_mask, val_mask, test_mask    as they were used
         """
         prepared = self.finished.prepared
-        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.data.num_nodes)
+        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.graph.num_nodes)
         score = self.scores()
         data.client = torch.full((nodes,), -1)
         data.score = torch.full((nodes, score.shape[1]), torch.nan)
