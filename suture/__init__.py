@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from suture.api import compare as compare
     from suture.api import resume as resume
     from suture.api import run as run
+    from suture.assessment.assess import Assessment as Assessment
+    from suture.assessment.assess import assess as assess
     from suture.errors import SutureError as SutureError
     from suture.settings import Protocol as Protocol
 
 _HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "resume", "run"), "suture.api")
+_HOMES |= dict.fromkeys(("Assessment", "assess"), "suture.assessment.assess")
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
 
 

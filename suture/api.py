@@ -24,14 +24,18 @@ from suture.method import Method
 from suture.methods import AnyMethod
 from suture.nn.module import ModuleFactory
 from suture.runs import folder as folders
+from suture.runs import origin
 from suture.runs.comparison import Comparison as Comparison
+from suture.runs.counting import kind_of
 from suture.runs.execute import check_engine, execute
+from suture.runs.fitting import fitting
 from suture.runs.folder import EMBEDDED, Asked, RunFolder
 from suture.runs.intake import Overrides, check_device, graph_of, override_texts, path_of
 from suture.runs.origin import IN_MEMORY
 from suture.runs.outcome import Line, Outcome, Tick
-from suture.runs.plan import DEFAULT_METHODS, plan
+from suture.runs.plan import DEFAULT_METHODS as DEFAULT_METHODS
 from suture.runs.plan import Plan as Plan
+from suture.runs.plan import plan
 from suture.runs.prepare import Prepared, Source
 from suture.runs.result import Result as Result
 
@@ -50,6 +54,9 @@ class Options:
     """Called after every round with the method, the seed and the tick."""
     stop: Callable[[], bool] = lambda: False
     """Asked after every round; True saves and raises `Interrupted`."""
+    tell: Callable[[Sequence[str]], None] = lambda notes: None
+    """Called once before the first round with all that was dropped or assumed, if the graph is somebody's own or names
+    owners."""
     engine: str = EMBEDDED
     """embedded; or debug: slow, one client at a time, and an error says client, step, phase and round."""
 
@@ -87,7 +94,7 @@ def run(
 
 def compare(
     data: object,
-    methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
+    methods: Sequence[str | AnyMethod] | None = None,
     *,
     protocol: str | Path | None = None,
     clients: int | None = None,
@@ -102,7 +109,10 @@ def compare(
     y: object = None,
     **values: object,
 ) -> Comparison:
-    """Run several methods on the same cuts, once per seed; see `run`. With a manifest every seed uses its one cut."""
+    """Run several methods on the same cuts, once per seed; see `run`. With a manifest every seed uses its one cut.
+
+    `methods` None are `DEFAULT_METHODS`, but for those that cannot predict what the graph asks for.
+    """
     name, graph = graph_of(data, x, y)
     texts, file = override_texts(overrides, values), path_of(config, "config")
     made = plan(name, methods, protocol=protocol, clients=clients, seeds=seeds, overrides=texts, config=file)
@@ -139,6 +149,7 @@ def run_plan(
     """Run the first method of a plan on its first seed; `data` only if the plan has no dataset's name."""
     made, work, place = made.single(), _Work.of(model, options), path_of(out, "out")
     prepared = work.source(made, data, path_of(manifest, "manifest")).prepared(made.seeds[0])
+    work.tell(prepared)
     folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
     return work.execute(made, made.methods[0], prepared, folder)
 
@@ -155,9 +166,10 @@ def compare_plan(
     """Run every method of a plan on every seed; `data` only if the plan has no dataset's name."""
     work, place = _Work.of(model, options), path_of(out, "out")
     source = work.source(made, data, path_of(manifest, "manifest"))
+    made, left_out = fitting(made, kind_of(source.graph), source.graphless)
     if place is not None:
         folders.begin_comparison(place, work.asked(made), made.config(), source.given)
-    return work.compare(made, source, place)
+    return work.compare(made, source, place, left_out)
 
 
 def resume_plan(
@@ -187,7 +199,9 @@ def resume_plan(
         return Comparison((result.outcome,), (result.history,))
     for source in asked.sources:
         source.check_unchanged()
-    return work.compare(made, work.source(made, data, folders.manifest_of(path)), path)
+    graph = work.source(made, data, folders.manifest_of(path))
+    folders.check_same_graph(path, made.names, graph.cuts)
+    return work.compare(made, graph, path)
 
 
 @dataclass(frozen=True)
@@ -227,9 +241,18 @@ class _Work:
         begin = RunFolder.create if new else RunFolder.open
         return begin(path, self.asked(one), made.config(), prepared.cut)
 
-    def compare(self, made: Plan, source: Source, out: Path | None) -> Comparison:
+    def tell(self, prepared: Prepared, more: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Say what was dropped or assumed where that is not a paper's doing; returns what was said."""
+        own = origin.is_own(prepared.dataset) or prepared.data.get("client") is not None
+        notes = (*more, *(prepared.notes if own else ()))
+        if notes:
+            self.options.tell(notes)
+        return notes
+
+    def compare(self, made: Plan, source: Source, out: Path | None, left_out: tuple[str, ...] = ()) -> Comparison:
         """Every method on every seed; runs that `out` holds are read, or continued."""
         found: dict[tuple[int, int], tuple[Outcome, list[Line]]] = {}
+        notes: tuple[str, ...] | None = None
         for seed in made.seeds:
             prepared: Prepared | None = None
             for place, method in enumerate(made.methods):
@@ -239,11 +262,12 @@ class _Work:
                     found[place, seed] = done, folders.read_metrics(path)
                     continue
                 prepared = prepared or source.prepared(seed)
+                notes = self.tell(prepared, left_out) if notes is None else notes
                 folder = self.folder(made, method, prepared, path, new=False) if path is not None else None
                 result = self.execute(made, method, prepared, folder)
                 found[place, seed] = result.outcome, result.history
         runs = [found[place, seed] for place in range(len(made.methods)) for seed in made.seeds]
-        return Comparison(tuple(outcome for outcome, _ in runs), tuple(history for _, history in runs))
+        return Comparison(tuple(outcome for outcome, _ in runs), tuple(history for _, history in runs), notes or ())
 
     def execute(self, made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None) -> Result:
         seed, options = prepared.task.seed, self.options

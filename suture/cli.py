@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import importing
+from suture.commands import assess_cli, importing
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -72,12 +72,14 @@ def suture(
     app,
     "compare",
     "suture compare --dataset cora --clients 5",
+    "suture compare --data graph",
     "suture compare --methods local,fedavg --seeds 0,1 --json results.json",
     "suture compare --protocol fedsage-louvain --dataset citeseer --set rounds=20 --dry-run",
 )
 def compare(
     protocol: opt.ProtocolName = None,
     dataset: opt.Dataset = None,
+    data: opt.GraphFolder = None,
     clients: opt.Clients = None,
     methods: Annotated[
         str | None,
@@ -109,6 +111,7 @@ def compare(
     asked = request.Request(
         protocol=protocol,
         dataset=dataset,
+        data=data,
         clients=clients,
         methods=None if methods is None else opt.words(methods),
         seeds=None if seeds is None else request.numbers(seeds, "--seeds"),
@@ -123,6 +126,7 @@ def compare(
     app,
     "run",
     "suture run --method fedavg --dataset cora",
+    "suture run --data graph --out runs/mine",
     "suture run --method fedprox --set fedprox.mu=0.1 --seed 3 --out runs/prox",
     "suture run --method fedavg --manifest cut.json --json -",
 )
@@ -132,6 +136,7 @@ def run(
     ] = None,
     protocol: opt.ProtocolName = None,
     dataset: opt.Dataset = None,
+    data: opt.GraphFolder = None,
     clients: opt.Clients = None,
     seed: opt.Seed = None,
     overrides: opt.Overrides = None,
@@ -154,6 +159,7 @@ def run(
     asked = request.Request(
         protocol=protocol,
         dataset=dataset,
+        data=data,
         clients=clients,
         methods=None if method is None else (method,),
         seeds=None if seed is None else (seed,),
@@ -278,11 +284,13 @@ def protocols(name: opt.Name = None) -> None:
     app,
     "partition",
     "suture partition --dataset cora --clients 5 --out cut.json",
+    "suture partition --data graph",
     "suture partition --dataset cora --kind dirichlet --set dirichlet_alpha=0.1 --seed 1",
 )
 def partition(
     protocol: opt.ProtocolName = None,
     dataset: opt.Dataset = None,
+    data: opt.GraphFolder = None,
     clients: opt.Clients = None,
     seed: opt.Seed = None,
     kind: Annotated[
@@ -306,6 +314,7 @@ def partition(
     asked = request.Request(
         protocol=protocol,
         dataset=dataset,
+        data=data,
         clients=clients,
         methods=("local",),
         seeds=None if seed is None else (seed,),
@@ -328,6 +337,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 
 importing.register(app, data_app)
+assess_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from suture.commands.request import Request, planned
 from suture.graph.batch import batch_of
 from suture.graph.cut import Cut, save_manifest
 from suture.graph.data import num_classes
+from suture.graph.partition import AUTO
 from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
@@ -35,7 +36,7 @@ def partition(request: Request, out: Path | None, data_root: Path | None, shards
     screen = console.results()
     screen.print(
         Text(
-            f"{made.dataset} cut into {count(len(cut.partition.ids), 'client')} by {made.protocol.partition.kind}, "
+            f"{origin.label(made.dataset)} cut into {count(len(cut.partition.ids), 'client')} by {_how(made, graph)}, "
             f"protocol {made.protocol.name}, seed {cut.seed}",
             style="bold",
         )
@@ -47,10 +48,12 @@ def partition(request: Request, out: Path | None, data_root: Path | None, shards
             "missing links",
             f"{statistics.missing_links:,}  ({100 * statistics.missing_ratio:.1f} % of all edges; no client holds them)",
         ),
+        ("boundary edges", f"{statistics.boundary_edges:,}  (they lead out of the graph; not among all edges)"),
         ("label heterogeneity", f"{statistics.label_heterogeneity:.3f}  (0: alike labels; median distance between clients)"),
         ("clustering", f"{statistics.clustering_coefficient:.3f}  (mean local coefficient of the clients' graphs)"),
     ):
-        screen.print(Text(f"{name:<20} {value}"))
+        if name != "boundary edges" or statistics.boundary_edges:
+            screen.print(Text(f"{name:<20} {value}"))
     if shards is not None:
         _write_shards(made, graph, cut, shards)
         screen.print(
@@ -61,6 +64,13 @@ def partition(request: Request, out: Path | None, data_root: Path | None, shards
         screen.print(Text(f"\nwrote {out} (SHA-256 {digest[:16]}...); use it with: --manifest {out}"), soft_wrap=True)
 
 
+def _how(made: Plan, graph: Data) -> str:
+    kind = made.protocol.partition.kind
+    if kind != AUTO:
+        return kind
+    return "its owners" if graph.get("client") is not None else "metis (it names no owners)"
+
+
 def _clients(cut: Cut, statistics: CutStatistics) -> object:
     table = console.grid("client", "nodes", "edges", "train nodes", numbers_from=1)
     columns = (statistics.nodes, statistics.edges, statistics.train_nodes)
@@ -69,7 +79,8 @@ def _clients(cut: Cut, statistics: CutStatistics) -> object:
             table.add_row(name, *(f"{pick(column):,.0f}" for column in columns))
         return table
     for name, graphless, *numbers in zip(cut.partition.ids, cut.partition.graphless, *columns, strict=True):
-        table.add_row(f"{name} (edges hidden)" if graphless else name, *(f"{number:,}" for number in numbers))
+        without = f" ({'edges hidden' if numbers[1] else 'no edges'})" if graphless else ""
+        table.add_row(f"{name}{without}", *(f"{number:,}" for number in numbers))
     return table
 
 

@@ -107,7 +107,7 @@ def import_command(
 ) -> None:
     """Make a graph folder of your tables: CSV, TSV, Parquet or JSON.
 
-    Prints what was read, kept, changed and left out. `suture.tables.GraphFolder` reads the folder.
+    Prints what was read, kept, changed and left out. `--data OUT` of assess, run, compare and partition takes the folder.
     """
     wishes = _wishes(dict(locals()))
     from suture.tables import import_tables
@@ -117,7 +117,8 @@ def import_command(
     )
     _print(summary)
     typer.echo(f"\nwrote {out} ({len(folder.about['files'])} files); all of the above is in {out / 'summary.txt'}")
-    typer.echo(f"next: in Python, suture.tables.GraphFolder.read({str(out)!r}).to_data() is the graph")
+    typer.echo(f"next: suture assess --data {out}   what federation would bring")
+    typer.echo(f"  or: suture run --data {out}      train right away")
 
 
 def schema_make(

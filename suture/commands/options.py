@@ -27,10 +27,15 @@ def tell_everything(context: typer.Context, wanted: bool) -> None:
 
 
 ProtocolName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Protocol, or path of your own .toml file  [default: fedpub-disjoint]")
+    str | None,
+    typer.Option(metavar="NAME", help="Protocol, or your own .toml file  [default: fedpub-disjoint; with --data: own]"),
 ]
 Dataset = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Dataset, or a generated graph such as csbm:nodes=5000  [default: cora]")
+    str | None,
+    typer.Option(metavar="NAME", help="Dataset, or a graph such as csbm:nodes=5000; your own: --data  [default: cora]"),
+]
+GraphFolder = Annotated[
+    Path | None, typer.Option("--data", metavar="FOLDER", help="Your own graph: the folder that `suture import` wrote")
 ]
 Clients = Annotated[int | None, typer.Option(metavar="M", help="Number of clients  [default: what the protocol says]")]
 Seed = Annotated[int | None, typer.Option(metavar="S", min=0, help="Seed  [default: the protocol's first]")]

@@ -11,10 +11,10 @@ import torch
 
 from suture.commands.options import words
 from suture.config.layers import load_config
-from suture.errors import ConfigError
+from suture.errors import ConfigError, DataError
 from suture.graph.cut import load_manifest
 from suture.runs import origin
-from suture.runs.plan import DEFAULT_METHODS, Plan, plan
+from suture.runs.plan import Plan, plan
 
 T = TypeVar("T")
 DEFAULT_DATASET = "cora"
@@ -28,6 +28,8 @@ class Request:
 
     protocol: str | None = None
     dataset: str | None = None
+    data: Path | None = None
+    """A graph folder, in place of a dataset."""
     clients: int | None = None
     methods: tuple[str, ...] | None = None
     seeds: tuple[int, ...] | None = None
@@ -58,10 +60,12 @@ def planned(request: Request) -> Plan:
     """The plan that a request means, its gaps filled; nothing is read but configuration and manifest."""
     config = load_config(request.config) if request.config else None
     in_file = (config.dataset, config.protocol, config.methods) if config else (None, None, None)
-    dataset = _first(request.dataset, in_file[0], DEFAULT_DATASET)
+    dataset = _folder(request) or _first(request.dataset, in_file[0], DEFAULT_DATASET)
     protocol = request.protocol if request.protocol is not None else in_file[1]
-    methods = _first(request.methods, in_file[2], (DEFAULT_METHOD,) if request.single else DEFAULT_METHODS)
-    if request.single and len(methods) > 1:
+    methods = request.methods if request.methods is not None else in_file[2]
+    if request.single and methods is None:
+        methods = (DEFAULT_METHOD,)
+    if request.single and methods is not None and len(methods) > 1:
         raise ConfigError(f"`suture run` takes one method, got {', '.join(methods)}; choose one, or use `suture compare`")
     made = plan(
         dataset,
@@ -77,6 +81,17 @@ def planned(request: Request) -> Plan:
     return made.single() if request.single else made
 
 
+def _folder(request: Request) -> str | None:
+    """The graph folder that was named, if one was."""
+    if request.data is None:
+        return None
+    if request.dataset is not None:
+        raise ConfigError(f"--data {request.data} and --dataset {request.dataset} are two graphs; give one of them")
+    if not request.data.exists():
+        raise DataError(f"{request.data} does not exist; make it of your tables with: suture import {request.data}")
+    return origin.named(request.data)
+
+
 def _first(typed: T | None, in_file: T | None, default: T) -> T:
     """The strongest that was given; what was given empty is given, and refused later."""
     chosen = typed if typed is not None else in_file
@@ -89,12 +104,12 @@ def _check_manifest(manifest: Path, clients: int | None) -> None:
         raise ConfigError(f"--clients {clients} contradicts --manifest {manifest}, which has {given}; leave --clients out")
 
 
-def run_folder(made: Plan, work: Work) -> Path:
-    """`--out`, or a new folder under runs/ named after the time, the dataset and the protocol."""
+def run_folder(made: Plan, work: Work, suffix: str = "") -> Path:
+    """`--out`, or a new folder under runs/ named after the time, the dataset and the protocol (or `suffix`)."""
     if work.out is not None:
         return work.out
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{origin.label(made.dataset)}-{made.protocol.name}"
+    name = f"{stamp}-{origin.label(made.dataset)}-{suffix or made.protocol.name}"
     same_second = (RUNS / (f"{name}-{n}" if n > 1 else name) for n in range(1, 1000))
     return next(path for path in same_second if not path.exists())
 

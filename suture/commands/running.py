@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,16 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from suture import api
+from suture.assessment.assess import read_assessment
 from suture.commands.planning import dry_run
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import StorageError
 from suture.report import console
+from suture.report.assessment import assessment_report
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
-from suture.report.table import comparison_report, warned
-from suture.runs.folder import EMBEDDED, is_begun, read_asked, read_plan
+from suture.report.table import comparison_report, metric_of, warned
+from suture.runs import origin
+from suture.runs.folder import EMBEDDED, is_begun, is_comparison, place_of, read_asked, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
 
@@ -33,11 +37,11 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
     made = planned(request)
     out = run_folder(made, work)
     if only_plan:
-        dry_run(made, out, request.manifest)
+        dry_run(made, out, request.manifest, work.data_root)
         return
     use_device(work)
     check_json_target(work.json)
-    with _supervised(out, made, work, work.engine or EMBEDDED) as options:
+    with supervised(out, made, work, work.engine or EMBEDDED) as options:
         if request.single:
             result = api.run_plan(made, manifest=request.manifest, out=out, options=options)
             comparison = api.Comparison((result.outcome,))
@@ -51,13 +55,13 @@ def resume(path: Path, work: Work) -> None:
     asked, made = read_asked(path), read_plan(path)
     check_json_target(work.json)
     use_device(replace(work, threads=asked.threads))
-    with _supervised(path, made, work, work.engine or asked.engine) as options:
+    with supervised(path, made, work, work.engine or asked.engine) as options:
         comparison = api.resume_plan(made, path, options=options)
     _conclude(comparison, made, path, work)
 
 
 @contextmanager
-def _supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[api.Options]:
+def supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[api.Options]:
     """Options that show progress and obey signals; whatever stops a run, the user hears how to go on."""
     runs = len(made.methods) * len(made.seeds)
     # A live line would be drawn over a debugger's prompt, and over what --verbose tells.
@@ -69,7 +73,15 @@ def _supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[
             watch(method, seed, tick)
 
         try:
-            yield api.Options(work.data_root, work.device, work.chunk, watch_and_note, lambda: stopper.asked, engine)
+            yield api.Options(
+                work.data_root,
+                work.device,
+                work.chunk,
+                watch_and_note,
+                lambda: stopper.asked,
+                lambda notes: None if work.quiet else _tell(made, notes),
+                engine,
+            )
         except (Interrupted, StorageError, Halt) as stopped:
             begun = is_begun(out)
             if isinstance(stopped, Halt):
@@ -77,17 +89,40 @@ def _supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[
             raise type(stopped)(f"{stopped}; continue with: suture resume {out}" if begun else str(stopped)) from None
 
 
+def _tell(made: api.Plan, notes: Sequence[str]) -> None:
+    """What was dropped or assumed, once, before training."""
+    screen = console.notes()
+    screen.print(f"{origin.label(made.dataset)}, what was dropped or assumed:")
+    for note in notes:
+        screen.print(f"  {note}", soft_wrap=True)
+
+
 def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:
     if work.json is not None:
-        # JSON has no NaN, which is the accuracy of clients without any test node.
-        lines = [{key: None if value != value else value for key, value in line.items()} for line in comparison.as_json()]
-        write_results(lines, work.json)
+        write_results(comparison.as_json(), work.json)
     if work.json != STDOUT:
+        if (assessment := read_assessment(out)) is not None:
+            console.results().print(assessment_report(assessment))
         table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
         console.results().print(table, *warned(comparison.outcomes), sep="\n")
         name_suspects(comparison.outcomes)
     if not work.quiet:
-        console.notes().print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+        _say_next(comparison, made, out)
+
+
+def _say_next(comparison: api.Comparison, made: api.Plan, out: Path) -> None:
+    screen = console.notes()
+    screen.print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+    if not origin.is_own(made.dataset) or made.protocol.task == "link":
+        return
+    run = out
+    if is_comparison(out):
+        federated = [method.name for method in made.methods if not method.sees_uncut_graph]
+        best = comparison.chosen(federated, metric_of(made, comparison.outcomes[0].metric).sign)
+        if best is None:
+            return
+        run = place_of(out, best, made.seeds[0])
+    screen.print(f"next: suture predict {run} --out predictions.csv", soft_wrap=True)
 
 
 def check_json_target(target: str | None) -> None:
@@ -103,8 +138,9 @@ def check_json_target(target: str | None) -> None:
         raise StorageError(f"cannot write {path}: permission is missing; give --json another file")
 
 
-def write_results(content: Sequence[dict[str, object]], target: str) -> None:
+def write_results(content: object, target: str) -> None:
     """Results as JSON to a file, or to stdout."""
+    content = _without_nan(content)
     path, text = Path(target), json.dumps(content, indent=2) + "\n"
     if target == STDOUT:
         sys.stdout.write(text)
@@ -112,7 +148,16 @@ def write_results(content: Sequence[dict[str, object]], target: str) -> None:
         with disk_errors("write", path):
             path.write_text(text)
     else:
-        write_json(path, list(content))
+        write_json(path, content)
+
+
+def _without_nan(content: object) -> object:
+    """JSON has no NaN, which is the score of clients without any test node."""
+    if isinstance(content, dict):
+        return {key: _without_nan(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _in_place(path: Path) -> bool:

@@ -123,10 +123,12 @@ def num_classes(data: Data) -> int:
 
 def labelled(data: Data) -> Tensor:
     """Which nodes have a label, bool [N]."""
-    if data.y.is_floating_point():
-        return ~torch.isnan(data.y.view(int(data.num_nodes), -1)).any(dim=1)
-    known: Tensor = data.y >= 0
-    return known
+    return known_labels(data.y)
+
+
+def known_labels(y: Tensor) -> Tensor:
+    """Which of these labels [N] or [N, C] are known, bool [N]."""
+    return ~torch.isnan(y.view(y.shape[0], -1)).any(dim=1) if y.is_floating_point() else y >= 0
 
 
 def fingerprint(data: Data) -> str:

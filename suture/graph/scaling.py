@@ -6,6 +6,7 @@ only, so that sparse features stay sparse. Legend: N nodes, F features, C classe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from suture.config.strict import strict
 from suture.graph.data import csr_tensor, scipy_matrix
@@ -48,6 +50,15 @@ class Statistics:
     def read(content: Mapping[str, object]) -> Statistics:
         """As `as_json` wrote it, checked."""
         return strict(Statistics, content, "statistics")
+
+
+def scaled(data: Data, statistics: Statistics) -> Data:
+    """A graph with its features and edge weights on the shared scale."""
+    made = copy.copy(data)
+    made.x = standardised(data.x, statistics)
+    if statistics.edge_scale != 1 and data.get("edge_weight") is not None:
+        made.edge_weight = data.edge_weight / statistics.edge_scale
+    return made
 
 
 def standardised(x_NF: Tensor, statistics: Statistics) -> Tensor:

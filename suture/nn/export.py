@@ -8,6 +8,7 @@ so that their source can be pasted. A user's own module comes back as itself, wi
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from itertools import pairwise
 
@@ -93,7 +94,7 @@ def to_pyg(
     # On the meta device nothing is drawn or allocated before the trained values move in.
     with torch.device("meta"):
         steps = _layers(params, settings, features, classes, weighted)
-        module: nn.Module = Sequential("x, edge_index, edge_weight" if weighted else "x, edge_index", steps)
+        module = _sequential("x, edge_index, edge_weight" if weighted else "x, edge_index", steps)
     try:
         module.load_state_dict(state, assign=True)
     except RuntimeError as error:
@@ -136,6 +137,21 @@ def _pyg_layout(name: str, value: Tensor) -> Tensor:
     if name.endswith((".weight", ".self", ".neighbour")):
         return value.flatten(1).T  # torch stores [out, in]
     return value.unsqueeze(0) if name.endswith((".source", ".target")) else value
+
+
+def _sequential(inputs: str, steps: OrderedDict[str, object]) -> nn.Module:
+    """PyG's Sequential. It compiles its call under a name drawn from `random`, and takes what it finds under that name.
+
+    Who seeds `random` alike before two models would be given the call of the first for both, so that the name is drawn from
+    a state that nobody has set; theirs is put back.
+    """
+    state = random.getstate()
+    random.seed()
+    try:
+        module: nn.Module = Sequential(inputs, steps)
+        return module
+    finally:
+        random.setstate(state)
 
 
 def _layers(params: Tree, settings: ModelSettings, features: int, classes: int, weighted: bool) -> OrderedDict[str, object]:

@@ -51,12 +51,13 @@ def telling_of_cuts(console: Console) -> Iterator[None]:
 
 
 def state(tick: Tick) -> str:
-    """`round 37/100, loss 0.412, validation 81.2 %, 12 s left`."""
+    """`round 37/100, loss 0.412, validation accuracy 81.2 %, 12 s left`."""
     parts = [f"{tick.phase} {tick.done}/{tick.total}"]
     if tick.loss is not None:
         parts.append(f"loss {tick.loss:.3f}")
     if tick.validation is not None:
-        parts.append(f"validation {score(tick.validation, tick.in_percent, 1)}{' %' if tick.in_percent else ''}")
+        unit = " %" if tick.in_percent else ""
+        parts.append(f"validation {tick.metric} {score(tick.validation, tick.in_percent, 1)}{unit}")
     finished = tick.done == tick.total
     parts.append(duration(tick.seconds) if finished else f"{duration(tick.seconds_left)} left")
     return ", ".join(parts)

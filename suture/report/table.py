@@ -13,6 +13,7 @@ from suture.config.toml import written
 from suture.core.metrics import AUTO, OURS, Metric, metric_for
 from suture.report.console import grid
 from suture.report.text import NOTHING, count, listed, megabytes, score_spread, three_digits
+from suture.runs import origin
 from suture.runs.comparison import Row
 from suture.runs.outcome import Outcome
 from suture.runs.plan import Plan
@@ -131,9 +132,9 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
     settings = plan.protocol.evaluation
     training, metric = plan.protocol.training, metric_of(plan, rows[0].metric)
     rounds = f"{'at most ' if training.patience else ''}{count(training.rounds, 'round')}"
+    where = f"{plan.protocol.name}, {origin.label(plan.dataset)}, {count(clients, 'client')}, {listed('seed', plan.seeds)}"
     lines = [
-        f"{plan.protocol.name}, {plan.dataset}, {count(clients, 'client')}, {listed('seed', plan.seeds)}, {rounds}; "
-        f"round reported: {ROUND_REPORTED[settings.select].format(_short(metric))}.",
+        f"{where}, {rounds}; round reported: {ROUND_REPORTED[settings.select].format(_short(metric))}.",
         _meaning(plan, metric),
     ]
     if plan.protocol.task == "link":

@@ -8,16 +8,19 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from suture.assessment.assess import read_assessment
 from suture.core.metrics import AUTO, Metric
 from suture.graph.cut import load_manifest
 from suture.privacy.disclosure import EVALUATION_STEP
+from suture.report.assessment import assessment_report
 from suture.report.console import grid, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report, metric_of, warned
 from suture.report.text import NOTHING, byte_size, duration, listed, percent, score, sparkline, three_digits
+from suture.runs import origin
 from suture.runs.appraisal import POOLED, Evaluation
 from suture.runs.comparison import Comparison
-from suture.runs.folder import is_comparison, manifest_of, place_of, read_evaluation, read_outcome, read_plan
+from suture.runs.folder import is_comparison, manifest_of, place_of, read_evaluation, read_notes, read_outcome, read_plan
 from suture.runs.outcome import Outcome
 from suture.runs.plan import Plan
 
@@ -46,6 +49,8 @@ def _comparison(path: Path, made: Plan) -> Group:
             line = sparkline(curve.validation, SHORT_CURVE)
             table.add_row(method.name, str(seed), f"{curve.iterations} of {total}", reported, seconds, line, last)
     parts: list[RenderableType] = [_title(path, made), Text()]
+    if (assessment := read_assessment(path)) is not None:
+        parts += [assessment_report(assessment), Text()]
     if outcomes:
         parts += [
             comparison_report(Comparison(tuple(outcomes)).rows(), made, outcomes[0].clients),
@@ -55,6 +60,7 @@ def _comparison(path: Path, made: Plan) -> Group:
     parts.append(titled("Runs", table))
     if len(outcomes) < len(made.methods) * len(made.seeds):
         parts += [Text(), Text(f"Not finished; continue with: suture resume {path}")]
+    parts += _notes(place_of(path, made.methods[0].name, made.seeds[0]))
     parts += [Text(), Text(f"More about one of them: suture show {place_of(path, made.methods[0].name, made.seeds[0])}")]
     return Group(*parts)
 
@@ -80,7 +86,14 @@ def _run(path: Path, made: Plan) -> Group:
             parts.append(Text(f"{name:<10}  {sparkline(values, LONG_CURVE)}  {ends}"))
     evaluation = read_evaluation(path)
     parts += [Text(), _clients(path, metric, outcome, curve, evaluation), *_classes(evaluation), Text(), _traffic(path)]
-    return Group(*parts)
+    return Group(*parts, *_notes(path))
+
+
+def _notes(run: Path) -> list[RenderableType]:
+    """What was dropped or assumed of the graph, if the run says so."""
+    notes = read_notes(run)
+    lines = [Text(f"  {note}") for note in notes]
+    return [Text(), Text("What was dropped or assumed of the graph", style="bold"), *lines] if notes else []
 
 
 def _told(path: Path, made: Plan) -> str:
@@ -91,7 +104,7 @@ def _told(path: Path, made: Plan) -> str:
 
 def _title(path: Path, made: Plan) -> Text:
     methods = ", ".join(method.name for method in made.methods)
-    asked = f"{methods} on {made.dataset}, protocol {made.protocol.name}, {listed('seed', made.seeds)}"
+    asked = f"{methods} on {origin.label(made.dataset)}, protocol {made.protocol.name}, {listed('seed', made.seeds)}"
     return Text(f"{path}: {asked}", style="bold")
 
 

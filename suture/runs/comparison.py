@@ -42,6 +42,8 @@ class Comparison:
     outcomes: tuple[Outcome, ...]
     histories: tuple[list[Line], ...] = ()
     """The lines of every run, in the same order."""
+    notes: tuple[str, ...] = ()
+    """All that was dropped or assumed of a graph of somebody's own, and the methods that do not fit it."""
 
     def history(self, method: str, seed: int) -> list[Line]:
         """What metrics.jsonl of one of the runs holds, one dictionary for each round."""
@@ -54,6 +56,16 @@ class Comparison:
     def as_json(self) -> list[dict[str, object]]:
         """One object per method and seed."""
         return [outcome.as_json() for outcome in self.outcomes]
+
+    def chosen(self, among: Sequence[str], sign: float) -> str | None:
+        """Which of these methods has the best mean validation score; `sign` is that of its metric."""
+        means: dict[str, float] = {}
+        for name in among:
+            told = [outcome.validation for outcome in self.outcomes if outcome.method == name]
+            known = [sign * value for value in told if value is not None]
+            if known and len(known) == len(told):
+                means[name] = statistics.fmean(known)
+        return max(means, key=lambda name: means[name], default=None)
 
     def rows(self) -> list[Row]:
         """One row per method, in the order they were asked for."""

@@ -125,6 +125,18 @@ def execute(
     return finished
 
 
+def try_out(
+    prepared: Prepared,
+    method: Method[Any, Any],
+    protocol: Protocol,
+    iterations: int,
+    watch: Callable[[Tick], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """The first iterations of every phase, to see how long they take; nothing is kept."""
+    _runner(prepared, method, protocol, 0, ENGINES[EMBEDDED], None).carry_on(watch, stop, iterations)
+
+
 def reported_examples(runner: Runner) -> Examples:
     """What the reported models say of every example, on the graphs their clients see now."""
     method, judges, kept = runner.method, runner.judges, runner.journey.best_models

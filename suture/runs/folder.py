@@ -10,7 +10,8 @@ evaluation.json   after: every metric of every client, per class, with confusion
 kept/             tensors that a method kept for drawing
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
-each method and seed. No other module spells these names.
+each method and seed; an assessment's also holds assess.json, what was known before its runs. No other module spells these
+names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from suture.core.storage import (
 )
 from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError
-from suture.graph.cut import Cut, installed_version, save_manifest
+from suture.graph.cut import Cut, installed_version, load_manifest, save_manifest
 from suture.method import Method
 from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
@@ -60,6 +61,7 @@ CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environm
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
 DATA, SCHEMA = "data.json", "schema.json"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
+ASSESSMENT = "assess.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
@@ -198,6 +200,18 @@ def begin_comparison(path: Path, asked: Asked, config: str, cut: Cut | None) -> 
     write_json(path / COMPARISON, dataclasses.asdict(asked))
 
 
+def begin_assessment(path: Path, known: Mapping[str, object]) -> None:
+    """What an assessment knows before the comparison that it is; to be called before that is begun."""
+    refuse_used(path)
+    make_folder(path)
+    write_json(path / ASSESSMENT, dict(known))
+
+
+def read_assessed(path: Path) -> dict[str, object] | None:
+    """What `begin_assessment` kept; None: the folder is not of an assessment."""
+    return read_json(path / ASSESSMENT, "assessment") if (path / ASSESSMENT).exists() else None
+
+
 def _begin(path: Path, config: str, cut: Cut | None) -> None:
     refuse_used(path)
     make_folder(path)
@@ -230,6 +244,14 @@ def place_of(comparison: Path, method: str, seed: int) -> Path:
 def manifest_of(path: Path) -> Path | None:
     """The cut of a run, or the one given to a comparison; None where owners have their own pieces."""
     return path / MANIFEST if (path / MANIFEST).exists() else None
+
+
+def check_same_graph(comparison: Path, methods: Sequence[str], cuts: Mapping[int, Cut]) -> None:
+    """Refuse to go on with runs that were begun on another graph than the one these cuts are of."""
+    begun = (place_of(comparison, method, seed) for seed in cuts for method in methods)
+    manifest = next((found for run in begun if (found := manifest_of(run)) is not None), None)
+    if manifest is not None and load_manifest(manifest).fingerprint not in {cut.fingerprint for cut in cuts.values()}:
+        raise IntegrityError(f"the graph of {comparison} was changed since it was begun; put it back, or start anew")
 
 
 def read_asked(path: Path) -> Asked:
@@ -310,6 +332,12 @@ def read_card(path: Path) -> dict[str, object]:
     if not (path / DATA).exists():
         raise ConfigError(f"{path} does not say what its graph was ({DATA} is missing); train it again")
     return read_json(path / DATA, "description of the graph")
+
+
+def read_notes(path: Path) -> tuple[str, ...]:
+    """What was dropped or assumed of a run's graph; nothing where that is not kept."""
+    notes: Any = read_card(path).get("notes", []) if (path / DATA).exists() else []
+    return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
 
 def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:

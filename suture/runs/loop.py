@@ -253,15 +253,16 @@ class Runner:
         self,
         watch: Callable[[Tick], None] = lambda tick: None,
         stop: Callable[[], bool] = lambda: False,
+        at_most: int | None = None,
     ) -> None:
-        """All that is left of the plan, from the folder's checkpoint if it has one."""
+        """All that is left of the plan, from the folder's checkpoint if it has one; `at_most` iterations of every phase."""
         folder, journey, plan = self.folder, self.journey, self.plan
         if folder and folder.saved is not None:
             self.restore(folder.saved)
             log.info("going on after %s %d", plan[journey.phase].name, journey.iteration)
         while journey.phase < len(plan):
             phase = plan[journey.phase]
-            while not self._is_over(phase):
+            while not self._is_over(phase) and journey.iteration != at_most:
                 started = time.perf_counter()
                 line = self.iterate()
                 journey.seconds += time.perf_counter() - started
@@ -276,7 +277,7 @@ class Runner:
                     self.checkpoint()
                 if stopping:
                     raise Interrupted(f"stopped after {phase.name} {journey.iteration} of {phase.times}")
-            if journey.iteration < phase.times:
+            if journey.iteration < phase.times and journey.iteration != at_most:
                 log.info("%s ended after %d of %d: patience ran out", phase.name, journey.iteration, phase.times)
             journey.phase, journey.iteration = journey.phase + 1, 0
 
@@ -291,7 +292,8 @@ class Runner:
         tested = (one["validation"] for one in reversed(self.history) if one.get("validation") is not None)
         left = 0 if self._is_over(phase) else phase.times - journey.iteration
         left += sum(later.times for later in self.plan[journey.phase + 1 :])
-        return Tick(phase.name, done, done + left, journey.seconds, line, next(tested, None), self.metric.is_share)
+        score = (next(tested, None), self.metric.is_share, self.metric.name)
+        return Tick(phase.name, done, done + left, journey.seconds, line, *score)
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:

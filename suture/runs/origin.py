@@ -53,10 +53,14 @@ def label(name: str) -> str:
     return Path(name).name if is_folder(name) else datasets.label(name)
 
 
+def is_own(name: str) -> bool:
+    """Whether a graph is somebody's own: a folder, an object in memory, or made by a plug-in."""
+    return name == IN_MEMORY or is_folder(name) or source_of(name) is not None
+
+
 def default_protocol(name: str) -> str:
-    """A paper's cut for graphs that papers cut; otherwise the graph is somebody's own."""
-    own = name == IN_MEMORY or is_folder(name) or name.lower() in WITH_OWNERS or source_of(name) is not None
-    return OWN if own else PAPERS
+    """A paper's cut for graphs that papers cut; otherwise what the graph says of itself."""
+    return OWN if is_own(name) or name == FEDERATION or name.lower() in WITH_OWNERS else PAPERS
 
 
 def source_of(name: str) -> Source | None:

@@ -33,6 +33,8 @@ class Tick:
     """Of this iteration, or of the last one before it that was tested."""
     in_percent: bool = True
     """Whether that score is a share."""
+    metric: str = "score"
+    """The name of what it is."""
 
     @property
     def loss(self) -> float | None:

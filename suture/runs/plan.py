@@ -36,6 +36,8 @@ class Plan:
     resolved: Resolved
     methods: tuple[Method[Any, Any], ...]
     seeds: tuple[int, ...]
+    named: bool = True
+    """Whether the user named the methods; if not, those that do not fit the graph are left out."""
     sources: tuple[Source, ...] = ()
     """Where what does not come with Suture is to be found again."""
 
@@ -55,7 +57,7 @@ class Plan:
 
 def plan(
     dataset: str,
-    methods: Sequence[str | AnyMethod] = DEFAULT_METHODS,
+    methods: Sequence[str | AnyMethod] | None = None,
     *,
     protocol: str | Path | None = None,
     clients: int | None = None,
@@ -67,8 +69,9 @@ def plan(
     """Resolve and check every name and value, without touching data or disk.
 
     A method is a name, a spelling such as `my_method.py:Mine`, or a class; names are those behind the door. Without a
-    protocol it is the one that fits the graph (`runs.origin`).
+    protocol it is the one that fits the graph (`runs.origin`), and without methods those of them that fit it.
     """
+    named, methods = methods is not None, DEFAULT_METHODS if methods is None else methods
     dataset = origin.settled(dataset)
     protocol = protocol if protocol is not None else origin.default_protocol(dataset)
     for asked in methods:
@@ -85,7 +88,7 @@ def plan(
     settings = replace(settings, seeds=chosen)
     log.info("planned %s on %s, protocol %s, seeds %s", ", ".join(names), dataset, settings.name, list(chosen))
     resolved = replace(resolved, protocol=settings)
-    return Plan(dataset, settings, resolved, built, chosen, _sources(dataset, settings, built, door))
+    return Plan(dataset, settings, resolved, built, chosen, named, _sources(dataset, settings, built, door))
 
 
 def _sources(dataset: str, protocol: Protocol, methods: Sequence[Method[Any, Any]], door: Methods) -> tuple[Source, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, u
 from suture.graph.cut import Cut, load_manifest, make_cut
 from suture.graph.data import csr_from_parts, num_classes
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.graph.scaling import Statistics, standardised
+from suture.graph.scaling import Statistics, scaled, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
 from suture.runs import origin
-from suture.runs.counting import Counts, count, needs_census, target_of
+from suture.runs.counting import Counts, count, kind_of, needs_census, target_of
 from suture.runs.intake import check_module
 from suture.runs.plan import Plan
 from suture.runs.preprocess import preprocess
@@ -53,7 +52,7 @@ class Prepared:
     @cached_property
     def data(self) -> Data:
         """The whole graph, preprocessed and on the owners' shared scale."""
-        return _on_one_scale(self.graph, self.counts.statistics) if self.counts else self.graph
+        return scaled(self.graph, self.counts.statistics) if self.counts else self.graph
 
     @cached_property
     def with_hidden_edges(self) -> GraphBatch:
@@ -99,7 +98,7 @@ def prepare(
     parts = cut.partition
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
     outputs, counts, link = num_classes(data), None, protocol.task == "link"
-    if needs_census(protocol, data):
+    if needs_census(protocol, kind_of(data), data.get("edge_weight") is not None):
         counts = count(clients, outputs, protocol, data, seed)
         clients = _pieces_on_one_scale(clients, counts.statistics)
     clients = replace(clients, target=target_of(data, protocol, counts))
@@ -114,17 +113,8 @@ def prepare(
     return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
 
 
-def _on_one_scale(data: Data, found: Statistics) -> Data:
-    """The graph with features and edge weights as the statistics say."""
-    data = copy.copy(data)
-    data.x = standardised(data.x, found)
-    if data.get("edge_weight") is not None:
-        data.edge_weight = data.edge_weight / found.edge_scale
-    return data
-
-
 def _pieces_on_one_scale(clients: GraphBatch, found: Statistics) -> GraphBatch:
-    """The same for the clients' graphs. Nobody else has their features yet, so dense ones are changed where they are."""
+    """The clients' graphs, scaled. Nobody else has their features yet, so dense ones are changed where they are."""
     m = clients.x.matrix
     if isinstance(m, SparseMatrix):
         listed = csr_from_parts(m.rowptr.long(), m.col.long(), m.val, (m.rows, m.columns))
@@ -165,6 +155,12 @@ class Source:
         seconds = time.perf_counter() - begun
         log.info("cut for seed %d: %d clients of %d to %d nodes, %.2f s", seed, len(sizes), min(sizes), max(sizes), seconds)
         return cut
+
+    @property
+    def graphless(self) -> bool:
+        """Whether any client has no edges, in any of the cuts."""
+        cuts = [self.given] if self.given is not None else self.cuts.values()
+        return any(any(cut.partition.graphless) for cut in cuts)
 
     def prepared(self, seed: int) -> Prepared:
         """The clients of one seed."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from typing import Any
 
 import pytest
@@ -182,6 +183,19 @@ def test_without_weights_a_weighted_export_is_the_plain_one(kind: str) -> None:
     assert arguments(plain, weighted=True) == ("x", "edge_index")
     weighted = to_pyg(params, settings, FEATURES, CLASSES, weighted=True)
     torch.testing.assert_close(weighted(one.x, one.edge_index, None), plain(one.x, one.edge_index))
+
+
+def test_models_made_after_the_same_seed_do_not_share_their_call() -> None:
+    settings, one = settings_of("sage"), weighted_batch().client_data(0)
+    made = []
+    for weighted in (True, False, True):
+        random.seed(5)
+        made.append(to_pyg(random_params(settings), settings, FEATURES, CLASSES, weighted=weighted))
+        assert random.random() == random.Random(5).random(), "whoever seeded goes on where they were"
+    first, plain, last = made
+    inputs = (one.x, one.edge_index, one.edge_weight)
+    assert torch.equal(first(*inputs), last(*inputs))
+    assert not torch.allclose(plain(*inputs[:2]), last(*inputs))
 
 
 @pytest.mark.parametrize("layer", OURS, ids=lambda layer: layer.__name__)

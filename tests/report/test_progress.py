@@ -15,8 +15,8 @@ def tick(done: int) -> Tick:
 
 
 def test_state_names_round_loss_validation_and_time_left() -> None:
-    assert state(tick(4)) == "round 4/10, loss 0.412, validation 81.2 %, 12 s left"
-    assert state(tick(10)) == "round 10/10, loss 0.412, validation 81.2 %, 20 s"
+    assert state(tick(4)) == "round 4/10, loss 0.412, validation score 81.2 %, 12 s left"
+    assert state(tick(10)) == "round 10/10, loss 0.412, validation score 81.2 %, 20 s"
     assert state(Tick("fit", 1, 2, 1.0, {})) == "fit 1/2, 1.0 s left"
 
 
@@ -25,7 +25,7 @@ def test_plain_lines_come_at_the_end_of_a_run_and_seldom_before() -> None:
     with watching(Console(file=file, width=60), 2, quiet=False) as watch:
         for done in range(1, 11):
             watch("fedavg", 0, tick(done))
-    assert file.getvalue() == "fedavg seed 0: round 10/10, loss 0.412, validation 81.2 %, 20 s\n"
+    assert file.getvalue() == "fedavg seed 0: round 10/10, loss 0.412, validation score 81.2 %, 20 s\n"
 
 
 def test_quiet_prints_nothing() -> None:

@@ -1,0 +1,57 @@
+"""`suture assess`: what federation would bring, before anybody federates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from suture.assessment.assess import Pinned, assess_plan, sets_rounds
+from suture.commands.request import Request, Work, planned, run_folder, use_device
+from suture.commands.running import STDOUT, check_json_target, supervised, write_results
+from suture.errors import ConfigError
+from suture.report import console
+from suture.report.assessment import assessment_report, next_step
+from suture.runs import origin
+from suture.runs.folder import EMBEDDED
+from suture.runs.plan import Plan
+
+
+def carry_out(request: Request, work: Work, minutes: float) -> None:
+    """Look, try and recommend."""
+    if request.data is None and request.dataset is None and request.config is None:
+        raise ConfigError("assess needs a graph: --data FOLDER of `suture import`, or --dataset NAME")
+
+    def planner(methods: Sequence[str], more: Sequence[str], seeds: Sequence[int] | None) -> Plan:
+        chosen = request.seeds if seeds is None else tuple(seeds)
+        overrides = (*request.overrides, *more)
+        return planned(replace(request, methods=tuple(methods), seeds=chosen, overrides=overrides))
+
+    first = planner(("local",), (), None)
+    out = run_folder(first, work, "assess")
+    use_device(work)
+    check_json_target(work.json)
+    pinned = Pinned(request.methods, request.seeds is not None, sets_rounds(request.overrides))
+    with supervised(out, first.single(), work, EMBEDDED) as options:
+        found = assess_plan(
+            planner, minutes=minutes, pinned=pinned, out=out, options=options, say=lambda lines: _say(lines, work.quiet)
+        )
+    if work.json is not None:
+        write_results(found.as_json(), work.json)
+    if work.json != STDOUT:
+        console.results().print(assessment_report(found))
+    if not work.quiet:
+        screen = console.notes()
+        screen.print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+        screen.print(next_step(found, _named(request, first)), soft_wrap=True)
+
+
+def _say(lines: Sequence[str], quiet: bool) -> None:
+    for line in () if quiet else lines:
+        console.notes().print(line, soft_wrap=True)
+
+
+def _named(request: Request, made: Plan) -> str:
+    """The graph as the user named it."""
+    if request.data is not None:
+        return f"--data {request.data}"
+    return f"--dataset {made.dataset}" if not origin.is_folder(made.dataset) else f"--data {made.dataset}"
