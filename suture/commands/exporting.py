@@ -138,6 +138,4 @@ def _tell(out: Path, trained: Trained, module: nn.Module | None) -> None:
         )
     if module is None:
         told.print("note: the network is not in it, only its values: load(layers=YourNetwork(...))", markup=False)
-    told.print(
-        f"use it: python {out / LOADER} graph.npz predictions.csv, or read {out / CARD}", soft_wrap=True, markup=False
-    )
+    told.print(f"use it: python {out / LOADER} FOLDER predictions.csv, or read {out / CARD}", soft_wrap=True, markup=False)

@@ -91,7 +91,7 @@ def loader_code(module: nn.Module | None, told: Told, title: str, file: Path, *,
         IMPORTS=_imports(module),
         CLASSES=_classes(module),
         NETWORK=_network(module),
-        MAIN=template("main") if whole else "",
+        MAIN=Template(template("main")).substitute(FEATURES=told.features) if whole else "",
     )
     return filled.replace("\nimport numpy as np\n\nimport torch", "\nimport numpy as np\nimport torch").rstrip("\n") + "\n"
 
