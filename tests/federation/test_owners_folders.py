@@ -118,7 +118,7 @@ def test_every_owner_gets_predictions_under_its_own_ids(
         nodes, _ = tables_of(owner)
         assert [row["id"] for row in rows] == nodes["account"].to_list()
         assert [row["labelled"] for row in rows] == ["false" if label is None else "true" for label in nodes["fraud"]]
-        told = torch.tensor([[float(row["p(no)"]), float(row["p(yes)"])] for row in rows])
+        told = torch.tensor([[float(row["probability no"]), float(row["probability yes"])] for row in rows])
         torch.testing.assert_close(told, probability[alone.data.client == number], atol=1e-5, rtol=0)
         assert [row["prediction"] for row in rows] == [("no", "yes")[k] for k in told.argmax(1).tolist()]
         mine = DataCard.read(json.loads((home / "data.json").read_text()))
@@ -270,11 +270,8 @@ def test_numbers_and_several_labels(task: str, secure: bool, tmp_path: Path) -> 
     else:
         names = card.class_names
         assert names == ("late", "punctual", "rich")
-        chosen = [row["prediction"].split(";") if row["prediction"] else [] for row in rows]
-        wanted = [
-            [name for name, yes in zip(names, one, strict=True) if yes] for one in alone.data.prediction[mine].tolist()
-        ]
-        assert chosen == wanted
+        chosen = [[int(row[f"predicted {name}"]) for name in names] for row in rows]
+        assert chosen == alone.data.prediction[mine].tolist()
     evaluation = json.loads((home / "evaluation.json").read_text())
     whole_evaluation = alone.finished.evaluation["clients"]["north"]["test"]
     ours = evaluation["clients"]["north"]["test"]

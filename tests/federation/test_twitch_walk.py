@@ -80,7 +80,7 @@ def test_from_tables_to_predictions(secure: bool, parties: Loopback, folders: Pa
         assert parties.run("owner", "predict", str(parties.kits[country]), "--out", str(told))[0] == 0
         rows = list(csv.DictReader(told.open()))
         assert [row["id"] for row in rows] == GraphFolder.read(folders / country).nodes()["id"].to_list()
-        mine = [float(row[f"p({card['class_names'][1]})"]) for row in rows]
+        mine = [float(row[f"probability {card['class_names'][1]}"]) for row in rows]
         np.testing.assert_allclose(mine, alone.data.probability[alone.data.client == number, 1], atol=2e-3)
         code, printed = parties.run("owner", "ledger", str(parties.kits[country]))
         assert code == 0 and ("words" if secure else "label_square") in printed
