@@ -47,6 +47,7 @@ class Status:
     line: Mapping[str, Any] = field(default_factory=dict)
     last_validation: float | None = None
     in_percent: bool = True
+    metric: str = "score"
     absent: Mapping[str, Reason] = field(default_factory=dict)
     """Owners that are lost at the moment."""
     reason: Reason | None = None
