@@ -173,11 +173,10 @@ class Deaf(torch.nn.Module):
 
 
 class Hearing(Deaf):
-    def forward(  # type: ignore[override]
-        self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None) -> torch.Tensor:
         h = self.lin(x)
-        return h.index_add(0, edge_index[1], edge_weight.unsqueeze(1) * h[edge_index[0]])  # type: ignore[no-any-return]
+        weight = torch.ones(edge_index.shape[1]) if edge_weight is None else edge_weight
+        return h.index_add(0, edge_index[1], weight.unsqueeze(1) * h[edge_index[0]])  # type: ignore[no-any-return]
 
 
 class TestOneFile:
