@@ -37,16 +37,20 @@ log = logging.getLogger(__name__)
 
 def metis(nodes: int, edges_E2: Numbers, parts: int, seed: int) -> Numbers:
     """The part of every node, [N]."""
-    u, v = edges_E2.T
-    ones = np.ones(2 * len(u), dtype=np.int8)
-    ends = (np.concatenate([u, v]), np.concatenate([v, u]))
-    adjacency = scipy.sparse.csr_array((ones, ends), shape=(nodes, nodes))
     import pymetis  # with igraph's drawing libraries a second to import, and owners never cut
 
-    csr = pymetis.CSRAdjacency(adjacency.indptr.astype(np.int64), adjacency.indices.astype(np.int64))
+    csr = pymetis.CSRAdjacency(*_neighbours(nodes, edges_E2))
     # K-way is METIS's own default and FED-PUB's; pymetis alone would bisect recursively up to 8 parts.
     _, part = pymetis.part_graph(parts, csr, recursive=False, options=pymetis.Options(seed=seed))
     return np.asarray(part, dtype=np.int64)
+
+
+def _neighbours(nodes: int, edges_E2: Numbers) -> tuple[Numbers, Numbers]:
+    """Where each node's neighbours begin, and the neighbours; apart from the cut, so that nothing else stays in memory."""
+    u, v = edges_E2.T
+    ends = (np.concatenate([u, v]), np.concatenate([v, u]))
+    adjacency = scipy.sparse.csr_array((np.ones(2 * len(u), dtype=np.int8), ends), shape=(nodes, nodes))
+    return adjacency.indptr.astype(np.int64), adjacency.indices.astype(np.int64)
 
 
 def louvain(nodes: int, edges_E2: Numbers, parts: int, seed: int) -> Numbers:
@@ -63,7 +67,10 @@ def louvain(nodes: int, edges_E2: Numbers, parts: int, seed: int) -> Numbers:
 
 @dataclass(frozen=True)
 class Kind:
-    """A way of cutting, and how long it takes: seconds are `quick` to `slow` times (E / a million) ** `power`."""
+    """A way of cutting, and how long it takes: seconds are `quick` to `slow` times (E / a million) ** `power`.
+
+    Fitted to CPU seconds of graphs with ten edges a node; docs/performance.md has them.
+    """
 
     cut: Callable[[int, Numbers, int, int], Numbers]
     quick: float
@@ -78,7 +85,7 @@ class Kind:
         return self.quick * size, self.slow * size
 
 
-KINDS: Mapping[str, Kind] = {"metis": Kind(metis, 0.7, 2.2, 1.0), "louvain": Kind(louvain, 30.0, 110.0, 1.0)}
+KINDS: Mapping[str, Kind] = {"metis": Kind(metis, 0.4, 1.5, 1.6), "louvain": Kind(louvain, 18.0, 61.0, 1.85)}
 
 
 def carve(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int) -> Numbers:
