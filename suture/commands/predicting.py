@@ -7,6 +7,7 @@ from pathlib import Path
 from suture.report import console
 from suture.runs import origin
 from suture.runs.answers import answers_of
+from suture.runs.outcome import SHARED
 from suture.runs.predicting import graph_for, predict
 from suture.runs.trained import Trained
 from suture.tables.predictions import check_target, formulas_in, frame_of, write_predictions
@@ -27,6 +28,7 @@ def predict_table(
         told.print(f"note: {note}", soft_wrap=True, markup=False)
     if out.suffix.lower() == ".csv" and (odd := formulas_in(frame)):
         told.print(f"note: {odd:,} ids look like spreadsheet formulas and stand there as they are", soft_wrap=True)
+    whose = "" if SHARED in trained.models else f" --client {next(iter(trained.models))}"
     labelled = int(frame["labelled"].sum())
     console.results().print(
         f"wrote {out}: {len(frame):,} nodes of {len(found.owners):,} owners, {labelled:,} of them with a label; "
@@ -36,5 +38,7 @@ def predict_table(
         highlight=False,
     )
     told.print(
-        f"next, the model itself for use without Suture: suture export {run} --out model", soft_wrap=True, markup=False
+        f"next, the model itself for use without Suture: suture export {run}{whose} --out model",
+        soft_wrap=True,
+        markup=False,
     )
