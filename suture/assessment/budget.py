@@ -16,7 +16,7 @@ from suture.runs.outcome import Tick
 from suture.runs.prepare import Prepared
 from suture.settings import Protocol
 
-SEEDS, FEWEST_SEEDS, FEWEST_ROUNDS = 5, 3, 20
+SEEDS, GOOD_SEEDS, FEWEST_SEEDS, FEWEST_ROUNDS = 10, 5, 3, 20
 PILOT_ROUNDS = 3
 PILOT_SHARE = 0.15
 """Of the time, for trying out how long a round takes."""
@@ -108,8 +108,8 @@ def pace_of(method: Method[Any, Any], ticks: Sequence[Tick]) -> Pace:
 def fit(paces: Sequence[Pace], tried: Sequence[Candidate], limits: Limits) -> Trial:
     """The most that fits.
 
-    First fewer seeds, then half the rounds, then samples of a large graph; then the slowest method that nobody asked for
-    is left out, and all of this begins anew. What remains at last is run whatever it takes.
+    First fewer seeds, then half the rounds, then very few seeds, then samples of a large graph; then the slowest method that
+    nobody asked for is left out, and all of this begins anew. What remains at last is run whatever it takes.
     """
     chosen = list(paces)
     wanted = {candidate.name for candidate in tried if candidate.wanted}
@@ -126,9 +126,10 @@ def fit(paces: Sequence[Pace], tried: Sequence[Candidate], limits: Limits) -> Tr
 
 def _fitted(paces: Sequence[Pace], limits: Limits) -> Trial:
     fewest = min(limits.fewest_seeds, limits.seeds)
+    good = min(max(GOOD_SEEDS, fewest), limits.seeds)
     half = max(min(limits.fewest_rounds, limits.rounds), limits.rounds // 2)
     trial = _trial(paces, limits.seeds, limits.rounds)
-    for seeds, rounds in ((limits.seeds, limits.rounds), (fewest, limits.rounds), (fewest, half)):
+    for seeds, rounds in ((limits.seeds, limits.rounds), (good, limits.rounds), (good, half), (fewest, half)):
         trial = _trial(paces, seeds, rounds)
         if trial.seconds <= limits.seconds:
             return trial

@@ -32,24 +32,28 @@ def fitted(seconds: float, nodes: int = 1000, **limits: int) -> Trial:
 
 
 def test_everything_if_there_is_time() -> None:
+    trial = fitted(10 * 190)
+    assert (trial.methods, trial.seeds, trial.rounds, trial.share) == (("local", "fedavg", "slow", "quick"), 10, 100, 1.0)
+    assert trial.seconds == pytest.approx(1900) and trial.reduced == ()
+
+
+def test_first_fewer_seeds_then_fewer_rounds_then_very_few_seeds() -> None:
     trial = fitted(5 * 190)
-    assert (trial.methods, trial.seeds, trial.rounds, trial.share) == (("local", "fedavg", "slow", "quick"), 5, 100, 1.0)
-    assert trial.seconds == pytest.approx(950) and trial.reduced == ()
-
-
-def test_first_fewer_seeds_then_fewer_rounds() -> None:
-    trial = fitted(3 * 190)
-    assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 3, 100)
-    assert trial.reduced == ("3 seeds instead of 5",)
+    assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 5, 100)
+    assert trial.reduced == ("5 seeds instead of 10",)
+    trial = fitted(5 * (5 + 5 + 100 + 10))
+    assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 5, 50)
+    assert trial.reduced == ("5 seeds instead of 10", "50 rounds instead of 100")
     trial = fitted(3 * (5 + 5 + 100 + 10))
     assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 3, 50)
-    assert trial.reduced == ("3 seeds instead of 5", "50 rounds instead of 100")
 
 
 def test_then_the_slowest_is_left_out_and_the_rest_has_all_seeds() -> None:
     trial = fitted(5 * 40)
     assert (trial.methods, trial.seeds, trial.rounds) == (("local", "fedavg", "quick"), 5, 100)
-    assert trial.reduced == ("not tried: slow, which would take about 2 minutes a run",)
+    assert trial.reduced[0] == "not tried: slow, which would take about 2 minutes a run"
+    assert fitted(10 * 40 - 1).seeds == 3  # the slow one still fits, hardly
+    assert fitted(10 * 40 - 1).methods == ("local", "fedavg", "slow", "quick")
 
 
 def test_local_and_fedavg_remain_whatever_it_takes() -> None:
