@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from suture.api import Options as Options
     from suture.api import Result as Result
     from suture.api import compare as compare
+    from suture.api import predict as predict
     from suture.api import resume as resume
     from suture.api import run as run
     from suture.assessment.assess import Assessment as Assessment
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from suture.errors import SutureError as SutureError
     from suture.settings import Protocol as Protocol
 
-_HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "resume", "run"), "suture.api")
+_HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "predict", "resume", "run"), "suture.api")
 _HOMES |= dict.fromkeys(("Assessment", "assess"), "suture.assessment.assess")
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
 

@@ -36,8 +36,11 @@ from suture.runs.outcome import Line, Outcome, Tick
 from suture.runs.plan import DEFAULT_METHODS as DEFAULT_METHODS
 from suture.runs.plan import Plan as Plan
 from suture.runs.plan import plan
+from suture.runs.predicting import graph_for
+from suture.runs.predicting import predict as predicted
 from suture.runs.prepare import Prepared, Source
 from suture.runs.result import Result as Result
+from suture.runs.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,31 @@ def resume(
     """
     path, graph = Path(path), None if data is None else graph_of(data, x, y)[1]
     return resume_plan(folders.read_plan(path, methods), path, graph, model=model, options=options)
+
+
+def predict(
+    run: Result | str | Path,
+    data: object = None,
+    *,
+    mend: bool | None = None,
+    uncut: bool = False,
+    model: ModuleFactory | None = None,
+    data_root: str | Path | None = None,
+    x: object = None,
+    y: object = None,
+) -> Data:
+    """The graph with `prediction`, `probability`, `score` and `client` of every node, as `Result.data` has them.
+
+    `run` is a result or the folder of a run; `data` any graph with the features of the one it was trained on (see `run`),
+    None that graph itself. `mend` says whether pieces are mended as the method does for tests, None: where that can be done;
+    `uncut` predicts on the whole graph, edges between owners included. `model` builds your own module, if it was one.
+    """
+    if isinstance(run, Result) and data is None and mend is None and not uncut:
+        return run.data
+    trained = Trained.of(run.finished) if isinstance(run, Result) else Trained.read(Path(run), model)
+    name, graph = (None, None) if data is None else graph_of(data, x, y)
+    found = graph if graph is not None else graph_for(trained, name, path_of(data_root, "data_root"))
+    return predicted(trained, found, mend=mend, uncut=uncut).to_data()
 
 
 def run_plan(

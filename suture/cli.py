@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import assess_cli, importing
+from suture.commands import assess_cli, importing, model_cli
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -219,28 +219,6 @@ def privacy(
 
 @command(
     app,
-    "export",
-    "suture export runs/mine/fedavg-seed0 --out model.safetensors",
-    "suture export runs/mine/fedper-seed0 --client client-02 --out model.safetensors",
-)
-def export(
-    path: opt.RunFolder,
-    client: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose model  [default: the one all clients share]")
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="State dict to write")] = Path("model.safetensors"),
-) -> None:
-    """Write a trained model for plain PyTorch Geometric.
-
-    Also prints the code that loads it.
-    """
-    from suture.commands import inspecting
-
-    inspecting.export(path, client, out)
-
-
-@command(
-    app,
     "communities",
     "suture communities runs/mine",
     "suture communities runs/mine --round 5 --round 30 --image communities.png",
@@ -337,6 +315,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 
 importing.register(app, data_app)
+model_cli.register(app)
 assess_cli.register(app)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ S_co = TypeVar("S_co", bound=Record, covariant=True)
 """What clients keep, to whoever only reads it: clients that keep more will do."""
 Step = Callable[["Clients[S]", M], tuple[S, R]]
 AnyMethod = "Method[Any, Any]"
+Mends = Literal["nothing", "known", "any"]
+"""No graph; only that which was trained on; any graph of an owner who took part."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ class Method(ABC, Generic[V, S]):
     """Is shown the edges that graphless clients do not have: a reference, not an answer to their problem."""
     accepts_graphless: ClassVar[bool] = True
     """Whether a client without any edge can take part."""
+    mends: ClassVar[Mends] = "nothing"
+    """Which graphs `recalled` can mend when a run is over."""
+    memory: ClassVar[type[Record]] = Nothing
+    """What `remembered` gives, saved with the models of a run."""
+    of_nodes: ClassVar[tuple[str, ...]] = ()
+    """Entries of a saved model that are of the nodes it was trained on [K, N, ...], and say nothing of others."""
     targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
     """What it can predict of nodes: one class, several labels, numbers."""
 
@@ -170,6 +178,21 @@ class Method(ABC, Generic[V, S]):
     def seen(self, clients: Clients[S], training: bool) -> GraphBatch:
         """The graph that clients train on, or are tested on: their own, unless a method mends or completes it."""
         return clients.graph
+
+    def remembered(self, clients: Clients[S]) -> Record:
+        """What of the clients' state `recalled` will need when the run is over. Nothing by default."""
+        return Nothing(clients.ids)
+
+    def recalled(self, clients: Clients[Any]) -> GraphBatch:
+        """After a run: the graph that clients predict on, mended as it was for tests; `clients.state` is their memory.
+
+        A client's own nodes come first, in their order.
+        """
+        return clients.graph
+
+    def for_strangers(self, model: Model) -> Model:
+        """After a run: the models for nodes of which nothing is known but their features and edges."""
+        return Model(model.ids, {n: value[:, :0] if n in self.of_nodes else value for n, value in model.params.items()})
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C] of every node."""

@@ -125,6 +125,8 @@ class ModelSettings:
     """gprgnn: propagation steps."""
     teleport: Share = 0.1
     """gprgnn: initial restart probability of its personalised-PageRank weights."""
+    narrow_first: bool = False
+    """gcn, sage: whichever of product and propagation leaves fewer columns first: the same up to rounding, and sooner."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ html_copy_source = False
 html_show_sphinx = False
 
 CHAPTERS = {
-    "Use": ["python", "command-line", "own-data", "metrics", "data", "partitions", "protocols", "results", "performance"],
+    "Start": ["python", "command-line"],
+    "Your data": ["own-data", "predict", "metrics"],
+    "Use": ["data", "partitions", "protocols", "results", "performance"],
     "Methods": ["fedsage", "feddep", "fedpub", "fedggr", "fedgls"],
     "Between owners": ["federation", "privacy"],
     "Develop": ["add-a-method", "architecture"],

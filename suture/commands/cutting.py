@@ -16,6 +16,7 @@ from suture.graph.partition import AUTO
 from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
+from suture.report.progress import telling_of_cuts
 from suture.report.text import count
 from suture.runs import origin
 from suture.runs.plan import Plan
@@ -29,7 +30,8 @@ def partition(request: Request, out: Path | None, data_root: Path | None, shards
     """Print the cut's statistics; with `out`, write its manifest."""
     made = planned(request)
     graph = preprocess(origin.load(made.dataset, data_root), made.protocol.preprocess)
-    cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
+    with telling_of_cuts(console.notes()):
+        cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
     statistics = describe(graph, cut)
     screen = console.results()
     screen.print(

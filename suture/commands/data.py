@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from suture.errors import DataError
 from suture.graph import datasets
 from suture.report import console
 from suture.report.text import byte_size
@@ -63,6 +64,27 @@ def show_info(name: str, root: Path | None) -> None:
     for key, value in rows.items():
         table.add_row(key, value)
     console.results().print(table)
+
+
+def write_pieces(folder: Path, out: Path) -> None:
+    """Each owner's part of a graph folder as a folder of its own."""
+    from suture.tables.folder import GraphFolder  # Polars, which only folders need
+
+    whole = GraphFolder.read(folder)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is there already, and not empty; choose a new folder for the pieces")
+    table = console.grid("owner", "folder", "nodes", "edges", "boundary", numbers_from=2)
+    for owner, path in whole.per_owner(out).items():
+        about = GraphFolder.read(path, check=False).about
+        edges = about["edges"] // (1 if about["directed"] else 2)
+        table.add_row(owner, str(path), *(f"{size:,}" for size in (about["nodes"], edges, about["boundary"])))
+    console.results().print(table)
+    names = ",".join(whole.owners)
+    console.notes().print(
+        f"next: suture federation create --owners {names} --server HOST:PORT, "
+        f"then for each owner: suture owner start KIT --data {out / whole.owners[0]}",
+        soft_wrap=True,
+    )
 
 
 def _arguments(generator: str) -> list[str]:

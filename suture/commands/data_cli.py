@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,3 +37,17 @@ def data_info(name: Annotated[str, typer.Argument(metavar="NAME", help="Dataset"
     from suture.commands import data
 
     data.show_info(name, data_root)
+
+
+@command(data_app, "pieces", "suture data pieces graph --out pieces")
+def data_pieces(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Graph folder of several owners, from `suture import`")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the pieces, one graph folder for each owner")],
+) -> None:
+    """Cut a graph folder into one folder for each owner, as each would have it.
+
+    Edges between owners become boundary edges on both sides.
+    """
+    from suture.commands import data
+
+    data.write_pieces(folder, out)

@@ -17,8 +17,9 @@ from suture.report import console
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report, warned
+from suture.runs.card import DataCard
 from suture.runs.comparison import Comparison
-from suture.runs.folder import is_begun, read_outcome, read_plan
+from suture.runs.folder import is_begun, read_card, read_outcome, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
@@ -34,10 +35,11 @@ def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[s
     from suture.federation.owner.owner import Owner
 
     kit = flare.kits.Kit.read(path, "owner")
-    shard = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).shard
-    nodes, features = int(shard.data.num_nodes), shard.features
+    held = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).holding
+    nodes, features = int(held.data.num_nodes), held.features
+    whose = "".join(f" ({name} in {data})" for name in held.data.get("owners") or () if name != kit.name)
     console.notes().print(
-        f"owner {kit.name} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",
+        f"owner {kit.name}{whose} with {nodes} nodes of {features} features; log: {kit.path / 'log.txt'}; Ctrl-C ends it",
         soft_wrap=True,
     )
     flare.kits.become(kit, flare.jobs.JOBS)
@@ -124,4 +126,6 @@ def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool
     console.results().print(table, *warned(outcomes), sep="\n")
     name_suspects(outcomes)
     if not quiet:
+        for note in DataCard.read(read_card(folder)).notes:
+            console.notes().print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
         console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)

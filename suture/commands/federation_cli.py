@@ -47,18 +47,26 @@ def coordinator_start(kit: opt.KitFolder, plugins: opt.Plugins = None) -> None:
 @command(
     owner_app,
     "start",
-    "suture owner start kits/clinic-a --data clinic-a.safetensors",
+    "suture owner start kits/clinic-a --data clinic-a",
     "suture owner start kits/clinic-a --data graph.npz --policy policy.toml",
 )
 def owner_start(
     kit: opt.KitFolder,
-    data: Annotated[Path, typer.Option(metavar="FILE", help="This owner's graph, .safetensors or .npz; it stays here")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH", help="This owner's graph: a folder of `suture import`, .safetensors or .npz; it stays here"
+        ),
+    ],
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What this owner accepts, in TOML  [default: every method]")
     ] = None,
     plugins: opt.Plugins = None,
 ) -> None:
-    """Be an owner, in the foreground, until Ctrl-C."""
+    """Be an owner, in the foreground, until Ctrl-C.
+
+    A folder holds one owner's graph: import it with --owner-name, or cut a folder of several with `suture data pieces`.
+    """
     from suture.commands import federating
 
     federating.start_owner(kit, data, policy, plugins or ())
@@ -96,7 +104,8 @@ def owner_ledger(
     federation_app,
     "run",
     "suture federation run --kit kits/operator --method fedavg --set rounds=50",
-    "suture federation run --kit kits/operator --method fedprox --protocol fedsage-louvain --on-loss continue",
+    "suture federation run --kit kits/operator --method fedavg --secure",
+    "suture federation run --kit kits/operator --dataset cora --method fedprox --on-loss continue",
 )
 def federation_run(
     kit: Annotated[Path, typer.Option(metavar="DIR", help="The operator's kit")],
@@ -105,7 +114,7 @@ def federation_run(
     ] = None,
     protocol: opt.ProtocolName = None,
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take the protocol's values for this dataset, and its name as a label")
+        str | None, typer.Option(metavar="NAME", help="Owners have pieces of this dataset: its protocol and values")
     ] = None,
     seed: opt.Seed = None,
     overrides: opt.Overrides = None,
@@ -121,6 +130,9 @@ def federation_run(
     quiet: opt.Quiet = False,
 ) -> None:
     """Train one method between the owners, follow it live, and get the run folder.
+
+    The protocol is `own` unless --protocol or --dataset says otherwise: owners first share sums over their nodes, to bring
+    features to one scale and to weigh classes. With --secure nobody sees a single owner's sums.
 
     Ctrl-C finishes the current round; `suture federation resume` goes on from there.
     """

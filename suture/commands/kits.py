@@ -18,6 +18,8 @@ from suture.report import console
 from suture.report.text import byte_size
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+OWNER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
+"""An owner may be called as in its tables, such as DE."""
 HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
 RESERVED = {"coordinator", "operator", "authority", "server"}
 SCHEMES = ("tcp", "http", "grpc")
@@ -32,9 +34,10 @@ def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str
     if not NAME.fullmatch(name):
         raise ConfigError(f"--name is lower-case letters, digits and dashes, got {name!r}")
     for owner in owners:
-        if not NAME.fullmatch(owner) or owner in RESERVED:
-            raise ConfigError(f"an owner's name is lower-case letters, digits and dashes, and not reserved, got {owner!r}")
-    if len(owners) < 2 or len(set(owners)) < len(owners):
+        if not OWNER.fullmatch(owner) or owner.lower() in RESERVED:
+            raise ConfigError(f"an owner's name is letters, digits and dashes, and not reserved, got {owner!r}")
+    # Kits are folders, and not every disk tells DE from de.
+    if len(owners) < 2 or len({owner.lower() for owner in owners}) < len(owners):
         raise ConfigError(f"--owners must be two or more different names, got {', '.join(owners) or 'none'}")
     if scheme not in SCHEMES:
         raise ConfigError(f"--scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
@@ -44,7 +47,7 @@ def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str
     table = console.grid("party", "kit", "starts with")
     starts = {"coordinator": "suture coordinator start KIT", "operator": "suture federation run --kit KIT"}
     for party, path in made.items():
-        table.add_row(party, str(path), starts.get(party, "suture owner start KIT --data FILE"))
+        table.add_row(party, str(path), starts.get(party, "suture owner start KIT --data FILE_OR_FOLDER"))
     console.results().print(table)
     console.notes().print(
         f"every kit holds its party's private key; {out / 'authority'} signs new ones: keep it offline", soft_wrap=True
@@ -79,7 +82,10 @@ def predict(path: Path, run: str | None, out: Path | None) -> None:
         console.results().out(content.decode(), end="")
         return
     write_atomically(out, content)
-    console.notes().print(f"wrote {out}; the model is {source.with_name('model.safetensors')}", soft_wrap=True)
+    console.notes().print(
+        f"wrote {out}; model and evaluation are {source.with_name('model.safetensors')} and evaluation.json beside it",
+        soft_wrap=True,
+    )
 
 
 def show_ledger(path: Path, run: str | None) -> None:
@@ -88,7 +94,10 @@ def show_ledger(path: Path, run: str | None) -> None:
     from suture.federation.audit import AUDIT, read_audit
 
     runs = kit.path / HOME / "runs"
-    files = sorted(runs.glob(f"{run or '*'}/ledger.jsonl"), key=lambda file: file.stat().st_mtime)
+    # A run's census is kept beside it, as RUN.census.
+    wanted = ["*"] if run is None else [f"{run}.census", run]
+    found = [file for name in wanted for file in runs.glob(f"{name}/ledger.jsonl")]
+    files = sorted(found, key=lambda file: file.stat().st_mtime)
     if run is not None and not files:
         raise ConfigError(f"{kit.name} has no run {run}; its runs are in {runs}")
     screen = console.results()
@@ -107,7 +116,7 @@ def show_ledger(path: Path, run: str | None) -> None:
         screen.print()
     events = console.grid("time", "event", "details")
     for line in read_audit(kit.path / HOME / AUDIT):
-        if run is None or line.get("run") == run:
+        if run is None or line.get("run") in wanted:
             details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
             events.add_row(str(line["time"]), str(line["event"]), details)
     screen.print(console.titled("audit", events))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, PydanticInvalidForJsonSchema, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaValue
@@ -46,9 +47,11 @@ def strict_values(cls: type[DataclassInstance], values: Table, where: str) -> di
         if name not in kinds:
             raise unknown(f"{where} key".lstrip(), name, kinds)
         key, kind = _dotted(where, name), kinds[name]
-        arguments[name] = (
-            _valid(kind, value, key) if isinstance(kind, TypeAdapter) else strict(kind, as_table(value, key), key)
-        )
+        if isinstance(kind, TypeAdapter):
+            arguments[name] = _valid(kind, value, key)
+        else:
+            absent = value is None and name in _optional(cls)
+            arguments[name] = None if absent else strict(kind, as_table(value, key), key)
     return arguments
 
 
@@ -60,7 +63,7 @@ def check_fields(instance: DataclassInstance, where: str) -> None:
             _valid(kind, value, key)
         elif isinstance(value, kind):
             check_fields(value, key)
-        else:
+        elif not (value is None and name in _optional(type(instance))):
             raise ConfigError(f"{key} must be of type {kind.__name__}, got {written(value)}")
 
 
@@ -89,9 +92,22 @@ def _kinds(cls: type[DataclassInstance]) -> dict[str, TypeAdapter[Any] | type[Da
     hints = get_type_hints(cls, include_extras=True)
     kinds: dict[str, TypeAdapter[Any] | type[DataclassInstance]] = {}
     for name in field_names(cls):
-        nested = isinstance(hints[name], type) and is_dataclass(hints[name])
-        kinds[name] = hints[name] if nested else TypeAdapter(hints[name], config=STRICT)
+        nested = _nested(hints[name])
+        kinds[name] = TypeAdapter(hints[name], config=STRICT) if nested is None else nested
     return kinds
+
+
+@cache
+def _optional(cls: type[DataclassInstance]) -> frozenset[str]:
+    """Fields that hold a dataclass or None."""
+    hints = get_type_hints(cls)
+    return frozenset(name for name in field_names(cls) if _nested(hints[name]) not in (None, hints[name]))
+
+
+def _nested(hint: Any) -> type[DataclassInstance] | None:
+    """The dataclass that a field holds, always or where it is not None."""
+    held = [one for one in get_args(hint) if one is not NoneType] if NoneType in get_args(hint) else [hint]
+    return held[0] if len(held) == 1 and isinstance(held[0], type) and is_dataclass(held[0]) else None
 
 
 def _valid(adapter: TypeAdapter[Any], value: object, key: str) -> Any:

@@ -8,6 +8,7 @@ start, before torch is imported.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -44,6 +45,13 @@ def reuse_freed_pages() -> bool:
     never_trim = library.mallopt(_M_TRIM_THRESHOLD, -1)
     never_map = library.mallopt(_M_MMAP_MAX, 0)
     return bool(never_trim and never_map)
+
+
+def give_back_freed_pages() -> None:
+    """Return to the system what is free now: after a large graph was laid out, much of it in holes that nothing fills."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def peak_bytes() -> int:

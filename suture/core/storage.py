@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,24 @@ def write_atomically(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 name.unlink()
             raise
+
+
+@contextlib.contextmanager
+def staged_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` that takes its place at the end, or is gone."""
+    with disk_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        folder.mkdir()
+        try:
+            yield folder
+            before = path.parent / f"{folder.name}.before"
+            if path.exists():
+                os.rename(path, before)
+            os.rename(folder, path)
+            shutil.rmtree(before, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_json(path: Path, content: object) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Self, cast
 
 import torch
 
-from suture.core.message import Message, Model, Nothing, Record
+from suture.core.message import AnyRecord, Message, Model, Nothing, Record
 from suture.core.packing import Scalar
 from suture.core.streams import Streams
 from suture.engines.robust import Robust
@@ -121,7 +121,7 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
     def committed(self) -> None:
         """A checkpoint has been written; states live in it, so there is nothing to do."""
 
-    def peek(self, look: Callable[[Clients[S]], R]) -> R:
+    def peek(self, look: Callable[[Clients[S]], AnyRecord]) -> AnyRecord:
         """What an experimenter, but no server, may see: `look` at the clients without asking them anything."""
         views = [Clients(chunk.graph, chunk.state, self._rng(chunk), self._common.task) for chunk in self._common.chunks]
         seen = [look(view) for view in views]

@@ -15,102 +15,13 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.kernels import Segments, SparseMatrix, pointers, segment_product, segments_of, stacked_product
+from suture.core.kernels import Segments, SparseMatrix, pointers, segments_of
 from suture.graph import edges
+from suture.graph.features import Features as Features
+from suture.graph.features import feature_matrix as feature_matrix
 from suture.graph.target import ONE_CLASS, Target
 
-# A dense product does about this many multiply-adds in the time a sparse one does one (measured, two CPU threads).
-DENSE_SPEED_UP = 5
-# Never turn features into a dense matrix larger than this.
-DENSE_LIMIT_BYTES = 1 << 30
-
 Built = TypeVar("Built")
-
-
-@dataclass(frozen=True)
-class Features:
-    """Node features of all clients, dense [N, F] or sparse."""
-
-    matrix: Tensor | SparseMatrix
-    segments: Segments
-
-    @property
-    def width(self) -> int:
-        """F."""
-        return self.matrix.columns if isinstance(self.matrix, SparseMatrix) else self.matrix.shape[1]
-
-    @property
-    def nonzeros(self) -> int:
-        """Stored entries."""
-        return self.matrix.col.numel() if isinstance(self.matrix, SparseMatrix) else self.matrix.numel()
-
-    @cached_property
-    def squared_norms(self) -> Tensor:
-        """|x_v|^2 of every node, [N]."""
-        if isinstance(self.matrix, SparseMatrix):
-            return self.matrix.val.new_zeros(self.matrix.rows).index_add_(0, self.matrix.row, self.matrix.val.square())
-        return self.matrix.square().sum(1)
-
-    @cached_property
-    def _stacked(self) -> SparseMatrix:
-        """Sparse features against K weights on top of each other: column f of client k becomes k * F + f."""
-        if not isinstance(self.matrix, SparseMatrix):
-            raise TypeError("only sparse features are stacked")
-        column = self.matrix.col.clone()
-        # A client's entries lie together, so there is no need to look up the owner of each.
-        bounds = self.matrix.rowptr[self.segments.ptr].tolist()
-        for k in range(1, self.segments.clients):
-            column[bounds[k] : bounds[k + 1]] += k * self.width
-        return SparseMatrix(self.matrix.rowptr, column, self.matrix.val, self.width * self.segments.clients)
-
-    def times(self, weight_KFH: Tensor) -> Tensor:
-        """Each client's features times its own weight, [N, H]."""
-        if not isinstance(self.matrix, SparseMatrix):
-            return segment_product(self.matrix, weight_KFH, self.segments)
-        return stacked_product(self.matrix, self._stacked, weight_KFH)
-
-    @cached_property
-    def _transposed_of_clients(self) -> list[SparseMatrix]:
-        """Sparse features of each client, transposed, [F, N_k]."""
-        whole = self._stacked.transposed
-        found = []
-        for k, start in enumerate(self.segments.bounds[:-1]):
-            rowptr = whole.rowptr[k * self.width : (k + 1) * self.width + 1]
-            first, last = int(rowptr[0]), int(rowptr[-1])
-            nodes = self.segments.bounds[k + 1] - start
-            found.append(SparseMatrix(rowptr - first, whole.col[first:last] - start, whole.val[first:last], nodes))
-        return found
-
-    def mixed(self, k: int, weight_BR: Tensor) -> Tensor:
-        """Sums of the features of client k's nodes, weighted by R columns of weights, [R, F]."""
-        if isinstance(self.matrix, SparseMatrix):
-            return self._transposed_of_clients[k].times(weight_BR).T
-        start, end = self.segments.bounds[k : k + 2]
-        return weight_BR.T @ self.matrix[start:end]
-
-    def take(self, index: Tensor, segments: Segments) -> Features:
-        """The features of some nodes."""
-        if isinstance(self.matrix, SparseMatrix):
-            return Features(self.matrix.take_rows(index), segments)
-        return Features(self.matrix[index], segments)
-
-    def propagated(self, operator: SparseMatrix) -> Features | None:
-        """`operator @ features` as a dense matrix if a first layer is cheaper on it than propagating after the product.
-
-        Propagating first costs N * F dense multiply-adds per output column and no message passing in the round; the other
-        order costs one sparse multiply-add per non-zero feature and per edge.
-        """
-        if not isinstance(self.matrix, SparseMatrix):
-            wider_than_hidden = self.width > 256  # then propagating raw features once saves little but costs nothing
-            return Features(operator.times(self.matrix), self.segments) if wider_than_hidden else None
-        size = self.segments.total * self.width
-        if size * 4 > DENSE_LIMIT_BYTES or size > DENSE_SPEED_UP * (self.nonzeros + operator.col.numel()):
-            return None
-        return Features(operator.times(self.matrix.to_dense()), self.segments)
-
-    def dense(self) -> Tensor:
-        """[N, F]; for small graphs and user modules."""
-        return self.matrix.to_dense() if isinstance(self.matrix, SparseMatrix) else self.matrix
 
 
 @dataclass(frozen=True)
@@ -285,6 +196,16 @@ class GraphBatch:
         return self.x.propagated(self.mean_operator)
 
     @cached_property
+    def gcn_input_once(self) -> Features | None:
+        """As `gcn_input`, but narrow dense features too: what is propagated once need not be in every round."""
+        return self.gcn_input or self.x.propagated_once(self.gcn_operator)
+
+    @cached_property
+    def mean_input_once(self) -> Features | None:
+        """As `mean_input`, likewise."""
+        return self.mean_input or self.x.propagated_once(self.mean_operator)
+
+    @cached_property
     def _remembered(self) -> dict[str, dict[Hashable, object]]:
         return {}
 
@@ -300,9 +221,30 @@ class GraphBatch:
             return self
         position = {name: k for k, name in enumerate(self.ids)}
         bounds = self.segments.bounds
-        pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in map(position.__getitem__, ids)]
+        chosen = [position[name] for name in ids]
+        if chosen and self.pairs is None and chosen == list(range(chosen[0], chosen[-1] + 1)):
+            return self._run_of(chosen[0], chosen[-1] + 1)
+        pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in chosen]
         lengths = torch.tensor([piece.numel() for piece in pieces], dtype=torch.int64, device=self.device)
         return self._at(torch.cat(pieces), tuple(ids), Segments(pointers(lengths)))
+
+    def _run_of(self, first: int, last: int) -> GraphBatch:
+        """Clients that stand next to each other: all but their edges stay in the memory where they are."""
+        start, end = self.segments.bounds[first], self.segments.bounds[last]
+        segments = Segments(self.segments.ptr[first : last + 1] - start)
+        # Edges stay inside a client, so one end tells where both are.
+        inside = (self.edge_index[1] >= start) & (self.edge_index[1] < end)
+        return replace(
+            self,
+            ids=self.ids[first:last],
+            segments=segments,
+            x=self.x.between(start, end, segments),
+            edge_index=self.edge_index[:, inside].sub_(start),
+            y=self.y[start:end],
+            role=self.role[start:end],
+            node_id=self.node_id[start:end],
+            edge_weight=None if self.edge_weight is None else self.edge_weight[inside],
+        )
 
     def induced(self, nodes: Tensor) -> GraphBatch:
         """The same clients with some of their nodes (flat positions, ascending) and the links among these."""
@@ -358,43 +300,54 @@ class GraphBatch:
         )
 
 
-def feature_matrix(x: Tensor) -> Tensor | SparseMatrix:
-    """PyG features, dense or CSR, as our kernels want them."""
-    if x.layout == torch.sparse_csr:
-        return SparseMatrix(x.crow_indices().int(), x.col_indices().int(), x.values().float(), x.shape[1])
-    return x.float()
-
-
 def batch_of(
     data: Data, ids: Sequence[str], members: Sequence[Tensor], roles: Sequence[Tensor], graphless: Sequence[bool]
 ) -> GraphBatch:
     """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
-    num_nodes = int(data.num_nodes)
+    whole = uncut(data, torch.empty(0))
     segments = Segments(pointers(torch.tensor([m.numel() for m in members])))
     index = torch.cat(list(members))
-    has_edges = ~torch.tensor(list(graphless))[segments.client]
-    # Members are sorted, so (client, node) keys are too: an edge survives if its far end is a key of the same client.
-    keys = segments.client * num_nodes + index
-    weight = data.get("edge_weight")
-    reach = edges.adjacency(data.edge_index, None if weight is None else weight.float(), num_nodes).take_rows(index)
-    wanted = segments.client[reach.row] * num_nodes + reach.col
-    found = torch.searchsorted(keys, wanted).clamp_max(keys.numel() - 1)
-    inside = (keys[found] == wanted) & has_edges[reach.row]
-    edge_index = torch.stack([found[inside], reach.row[inside]])
-    whole = Features(feature_matrix(data.x), Segments(torch.tensor([0, num_nodes])))
-    node_id = data.node_id if "node_id" in data else torch.arange(num_nodes)
+    edge_index, weight = _edges_of(whole, members, graphless)
     return GraphBatch(
         tuple(ids),
         segments,
-        whole.take(index, segments),
+        whole.x.take(index, segments),
         edge_index,
         data.y[index],
         torch.cat(list(roles)),
-        node_id[index],
-        edge_weight=None if weight is None else reach.val[inside],
+        whole.node_id[index],
+        edge_weight=weight,
     )
 
 
+def _edges_of(whole: GraphBatch, members: Sequence[Tensor], graphless: Sequence[bool]) -> tuple[Tensor, Tensor | None]:
+    """The edges inside each client and their weights. A client at a time: all at once take several times the memory."""
+    listed, place = whole.weighted_neighbours, torch.full((whole.num_nodes,), -1, dtype=torch.int32)
+    ends, weights, start = [torch.empty(2, 0, dtype=torch.int32)], [torch.empty(0)], 0
+    for nodes, bare in zip(members, graphless, strict=True):
+        if not bare:
+            reach = listed.take_rows(nodes)
+            place[nodes] = torch.arange(start, start + nodes.numel(), dtype=torch.int32)
+            found = place[reach.col]
+            inside = found >= 0
+            ends.append(torch.stack([found[inside], reach.row[inside].int() + start]))
+            weights.append(reach.val[inside] if whole.edge_weight is not None else weights[0])
+            place[nodes] = -1
+        start += nodes.numel()
+    return torch.cat(ends, 1).long(), torch.cat(weights) if whole.edge_weight is not None else None
+
+
 def uncut(data: Data, roles: Tensor, name: str = "uncut") -> GraphBatch:
-    """The whole graph as a single client."""
-    return batch_of(data, [name], [torch.arange(int(data.num_nodes))], [roles], [False])
+    """The whole graph as a single client, in the memory of `data` where that can be."""
+    nodes, weight = int(data.num_nodes), data.get("edge_weight")
+    segments = Segments(torch.tensor([0, nodes]))
+    return GraphBatch(
+        (name,),
+        segments,
+        Features(feature_matrix(data.x), segments),
+        data.edge_index,
+        data.y,
+        roles,
+        data.node_id if "node_id" in data else torch.arange(nodes),
+        edge_weight=None if weight is None else weight.float(),
+    )

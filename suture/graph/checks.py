@@ -22,7 +22,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.utils import coalesce, is_undirected, to_undirected
 
 from suture.errors import DataError
 from suture.graph.data import (
@@ -34,6 +33,7 @@ from suture.graph.data import (
     csr_tensor,
     scipy_matrix,
 )
+from suture.graph.mirror import both_ways, goes_both_ways, in_order
 
 LARGEST = 1e18
 """Features beyond this overflow when they are squared in single precision."""
@@ -78,9 +78,9 @@ def validate(data: Data) -> Data:
     if seen.task != "classification":
         got = tensor_of(data.y, "labels")
         raise DataError(f"labels must be one class per node, got shape {list(got.shape)} of {got.dtype}; convert them")
-    index = to_undirected(seen.edge_index, num_nodes=int(seen.num_nodes)) if seen.directed else seen.edge_index
+    index = both_ways(seen.edge_index, None, int(seen.num_nodes))[0] if seen.directed else seen.edge_index
     kept = {name: seen[name] for name in MASKS + NODE_NUMBERS if seen.get(name) is not None}
-    return Data(x=seen.x, edge_index=index.contiguous(), y=seen.y, **kept)
+    return Data(x=seen.x, edge_index=index, y=seen.y, **kept)
 
 
 def tensor_of(value: object, what: str) -> Tensor:
@@ -210,14 +210,11 @@ def _edges(data: Data, nodes: int, notes: list[str]) -> tuple[Tensor, Tensor | N
         notes.append(f"{int(loop.sum()):,} self loops were dropped")
         index, weight = index[:, ~loop], None if weight is None else weight[~loop]
     before = index.shape[1]
-    if weight is None:
-        index = coalesce(index, num_nodes=nodes)
-    else:
-        index, weight = coalesce(index, weight, num_nodes=nodes, reduce="sum")
+    index, weight = in_order(index, weight, nodes)
     if index.shape[1] < before:
         added = "" if weight is None else ", their weights added"
         notes.append(f"{before - index.shape[1]:,} repeated edges were joined{added}")
-    return _directed(data, index.contiguous(), weight, nodes, notes)
+    return _directed(data, index, weight, nodes, notes)
 
 
 def _ends(data: Data, nodes: int) -> Tensor:
@@ -244,7 +241,7 @@ def _directed(
     data: Data, index: Tensor, weight: Tensor | None, nodes: int, notes: list[str]
 ) -> tuple[Tensor, Tensor | None, bool]:
     said = data.get("directed")
-    mirrored = bool(is_undirected(index, weight, num_nodes=nodes)) if index.numel() else True
+    mirrored = goes_both_ways(index, weight, nodes)
     if said is None:
         if not mirrored:
             notes.append(
@@ -253,10 +250,7 @@ def _directed(
         return index, weight, not mirrored
     if said or mirrored:
         return index, weight, bool(said)
-    if weight is None:
-        return to_undirected(index, num_nodes=nodes), None, False
-    both, weights = to_undirected(index, weight, num_nodes=nodes, reduce="add")
-    return both, weights, False
+    return *both_ways(index, weight, nodes), False
 
 
 def _weight(data: Data, edges: int, notes: list[str]) -> Tensor | None:

@@ -16,7 +16,9 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.utils import coalesce, subgraph, to_undirected
+from torch_geometric.utils import coalesce, subgraph
+
+from suture.graph.mirror import both_ways
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 NODE_NUMBERS = ("node_id", "client", "community")
@@ -106,10 +108,9 @@ def mirrored(data: Data) -> Data:
         return data
     made, nodes = copy.copy(data), int(data.num_nodes)
     made.directed = False
-    if data.get("edge_weight") is None:
-        made.edge_index = to_undirected(data.edge_index, num_nodes=nodes)
-    else:
-        made.edge_index, made.edge_weight = to_undirected(data.edge_index, data.edge_weight, nodes, reduce="add")
+    made.edge_index, weight = both_ways(data.edge_index, data.get("edge_weight"), nodes)
+    if weight is not None:
+        made.edge_weight = weight
     return made
 
 
@@ -122,10 +123,12 @@ def num_classes(data: Data) -> int:
 
 def labelled(data: Data) -> Tensor:
     """Which nodes have a label, bool [N]."""
-    if data.y.is_floating_point():
-        return ~torch.isnan(data.y.view(int(data.num_nodes), -1)).any(dim=1)
-    known: Tensor = data.y >= 0
-    return known
+    return known_labels(data.y)
+
+
+def known_labels(y: Tensor) -> Tensor:
+    """Which of these labels [N] or [N, C] are known, bool [N]."""
+    return ~torch.isnan(y.view(y.shape[0], -1)).any(dim=1) if y.is_floating_point() else y >= 0
 
 
 def fingerprint(data: Data) -> str:
@@ -139,7 +142,7 @@ def fingerprint(data: Data) -> str:
     parts = [
         f"suture graph 1: {nodes} nodes, {width} features".encode(),
         *_feature_digests(data.x),
-        _digest(np.sort(source * nodes + target).astype("<i8")),
+        _digest(_sorted_keys(source, target, nodes).astype("<i8", copy=False)),
         _digest(data.y.numpy().astype("<f4" if data.y.is_floating_point() else "<i8")),
     ]
     if data.get("edge_weight") is not None:
@@ -193,4 +196,12 @@ def _feature_digests(x: Tensor) -> list[bytes]:
 
 
 def _digest(values: np.ndarray) -> bytes:
-    return hashlib.sha256(values.tobytes()).digest()
+    return hashlib.sha256(np.ascontiguousarray(values).data).digest()
+
+
+def _sorted_keys(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:
+    """One number for each edge, ascending; in place, because a few copies of ten million edges are a GB."""
+    key: np.ndarray = source * nodes
+    key += target
+    key.sort()
+    return key

@@ -6,6 +6,7 @@ only, so that sparse features stay sparse. Legend: N nodes, F features, C classe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from suture.config.strict import strict
 from suture.graph.data import csr_tensor, scipy_matrix
@@ -50,13 +52,22 @@ class Statistics:
         return strict(Statistics, content, "statistics")
 
 
+def scaled(data: Data, statistics: Statistics) -> Data:
+    """A graph with its features and edge weights on the shared scale."""
+    made = copy.copy(data)
+    made.x = standardised(data.x, statistics)
+    if statistics.edge_scale != 1 and data.get("edge_weight") is not None:
+        made.edge_weight = data.edge_weight / statistics.edge_scale
+    return made
+
+
 def standardised(x_NF: Tensor, statistics: Statistics) -> Tensor:
     """Features on the shared scale, in the layout they have."""
     if not statistics.scale:
         return x_NF
     shift, scale = np.array(statistics.shift), np.array(statistics.scale)
     if x_NF.layout != torch.sparse_csr:
-        return ((x_NF - torch.from_numpy(shift).float()) / torch.from_numpy(scale).float()).contiguous()
+        return (x_NF - torch.from_numpy(shift).float()).div_(torch.from_numpy(scale).float()).contiguous()
     columns, moved = scipy_matrix(x_NF).tocsc(), np.flatnonzero(shift)
     dense = {int(name): (columns[:, [name]].toarray()[:, 0] - shift[name]) / scale[name] for name in moved}
     return csr_tensor(_replaced(columns @ sp.diags_array(1 / scale), dense))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -46,15 +46,24 @@ class Split:
     """What was assumed."""
 
 
-def make_split(data: Data, partition: Partition, settings: SplitSettings, seed: int) -> Split:
+def given_masks(data: Data) -> tuple[str, ...]:
+    """Names of the masks that mark any labelled node."""
+    known = labelled(data)
+    return tuple(name for name in MASKS if data.get(name) is not None and bool((data[name] & known).any()))
+
+
+def make_split(
+    data: Data, partition: Partition, settings: SplitSettings, seed: int, among_all: Collection[str] | None = None
+) -> Split:
     """Draws or reads the roles; nodes without a label have none. Every client must be left with a training node.
 
-    With `auto`, clients may be left without: an owner may have no labels, and be served all the same.
+    With `auto`, clients may be left without: an owner may have no labels, and be served all the same. Where `data` is one
+    owner's alone, `among_all` are the masks that any owner has, so that all decide alike.
     """
     members, notes = [nodes.numpy() for nodes in partition.members], list[str]()
     known = labelled(data).numpy()
     masks = [name for name in MASKS if data.get(name) is not None]
-    if settings.scope == "client" or (settings.scope == "auto" and not masks):
+    if settings.scope == "client" or (settings.scope == "auto" and not (masks if among_all is None else among_all)):
         _check_fractions(settings)
         labels = _strata(data)
         client_roles = [
@@ -70,13 +79,16 @@ def make_split(data: Data, partition: Partition, settings: SplitSettings, seed: 
     else:
         roles = _whole_graph(data, known, settings, seed)
         if settings.scope == "auto":
-            roles = _completed(roles, partition, settings, seed, notes)
+            validates = (roles == Role.VAL).any() if among_all is None else MASKS[1] in among_all
+            if not validates and (roles == Role.TRAIN).any():
+                roles = _completed(roles, partition, settings, seed, notes)
         client_roles = [roles[nodes] for nodes in members]
     unlabelled = int((~known).sum())
     if unlabelled:
         notes.append(f"{unlabelled:,} of {len(known):,} nodes have no label: they pass messages, and are predicted")
     if settings.scope == "auto":
-        _check_roles(roles)
+        if among_all is None:
+            _check_roles(roles)
         bare = _without_training(partition, client_roles)
         if bare:
             notes.append(
@@ -104,9 +116,7 @@ def _strata(data: Data) -> NDArray[np.int64]:
 
 
 def _completed(roles: Roles, partition: Partition, settings: SplitSettings, seed: int, notes: list[str]) -> Roles:
-    """Given masks, with what they lack: where nobody validates, a part of each client's training nodes does."""
-    if (roles == Role.VAL).any() or not (roles == Role.TRAIN).any():
-        return roles
+    """Given masks, with what they lack: as nobody validates, a part of each client's training nodes does."""
     share = settings.val / (settings.train + settings.val)
     roles = roles.copy()
     for name, members in zip(partition.ids, partition.members, strict=True):

@@ -11,6 +11,7 @@ from typing import Any
 from suture.config.layers import SECTIONS
 from suture.errors import ConfigError
 from suture.method import Method
+from suture.methods.census import Census
 from suture.methods.fed_gnn import FedGnnReference
 from suture.methods.fed_gnnk import FedGnnk
 from suture.methods.fed_gnnmlp import FedGnnMlp
@@ -51,7 +52,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run"})
+RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run", Census.name})
 """What stands where a method's name could stand, in files and in `--set`."""
 
 AnyMethod = type[Method[Any, Any]]

@@ -35,12 +35,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suture.core.message import Kind, Message, Model, Nothing, Rows
+from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree, mean
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
-from suture.method import Clients, Cohort, Task, step
+from suture.method import Clients, Cohort, Mends, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import DOOR as BACKBONES
 from suture.nn.backbones import Backbone
@@ -80,6 +80,14 @@ class Expanded(Kept):
     count: Rows
 
 
+@dataclass(frozen=True)
+class Neighbours(Record):
+    """What a client remembers after a run of the foreign neighbours of its nodes: mean embedding [N_k, H], number [N_k]."""
+
+    mean: Rows
+    count: Rows
+
+
 C = TypeVar("C", bound=Counted)
 X = TypeVar("X", bound=Expanded)
 
@@ -87,6 +95,9 @@ X = TypeVar("X", bound=Expanded)
 @dataclass(frozen=True)
 class Expanding(ModelAveraging[C, X], Generic[C, X]):
     """Averaging on subgraphs expanded with similar nodes of other clients, whatever else a method keeps."""
+
+    mends: ClassVar[Mends] = "known"
+    memory: ClassVar[type[Record]] = Neighbours
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
@@ -172,6 +183,14 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
         """Line 3: the expanded subgraphs, also when they are tested."""
         return _expanded(clients.graph, clients.state)
 
+    def remembered(self, clients: Clients[X]) -> Neighbours:
+        """What was last heard of each node."""
+        return Neighbours(clients.ids, clients.state.mean, clients.state.count)
+
+    def recalled(self, clients: Clients[Neighbours]) -> GraphBatch:
+        """As in tests: nobody is asked for neighbours of other nodes."""
+        return _expanded(clients.graph, clients.state)
+
 
 @dataclass(frozen=True)
 class ExpandingAtIntervals(Expanding[Counted, X], Generic[X]):
@@ -218,7 +237,7 @@ class ExpandedGraph(GraphBatch):
         return (h_NH + count_N1 * mean_NH) / (1 + count_N1)
 
 
-def _expanded(graph: GraphBatch, state: Expanded) -> ExpandedGraph:
+def _expanded(graph: GraphBatch, state: Expanded | Neighbours) -> ExpandedGraph:
     """The clients' graphs with the foreign neighbours they know of."""
     own = {item.name: getattr(graph, item.name) for item in fields(graph)}
     expanded = ExpandedGraph(**own, foreign=(state.mean.values, state.count.values))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from suture.core.kernels import Segments, activate, segment_product, sparse_product
+from suture.core.kernels import Segments, SparseMatrix, activate, segment_product, sparse_product
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
@@ -23,10 +24,16 @@ from suture.nn.sampler import Block, SampledBatch
 from suture.plugins import Door, check_class
 from suture.settings import ModelSettings
 
+# Without a tape, activations of more numbers than this are computed so many rows at a time.
+LARGE, ROWS_AT_ONCE = 1 << 26, 1 << 16
+
 
 @dataclass(frozen=True)
 class Backbone(ABC):
     """What every network offers to methods."""
+
+    rows_apart: ClassVar[bool] = False
+    """Whether a layer computes some nodes of a view without computing all."""
 
     settings: ModelSettings
     features: int
@@ -79,7 +86,28 @@ class Backbone(ABC):
 
     def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """Class scores [N, C], or [B, C] of a view's nodes."""
+        large = graph.num_nodes * self.settings.hidden > LARGE and self.rows_apart
+        if large and rng is None and view is None and not torch.is_grad_enabled():
+            return self._logits_by_rows(params, graph)
         return self.classify(params, self.embed(params, graph, rng, view), (view or graph).segments)
+
+    def _logits_by_rows(self, params: Tree, graph: GraphBatch) -> Tensor:
+        """The same, some nodes at a time: then one layer's activations are in memory, not three or four."""
+        everybody, widths = torch.arange(graph.num_nodes, device=graph.device), self.widths()
+        h: Tensor | Features = graph.x if isinstance(graph.x.matrix, SparseMatrix) else graph.x.matrix
+        for index in range(1, self.settings.layers + 1):
+            name, last = f"layer{index}", index == self.settings.layers
+            out = torch.empty(graph.num_nodes, self.classes if last else widths[index], device=graph.device)
+            # Sparse features are projected once for all nodes; so is what then takes little memory.
+            narrow = self.settings.narrow_first and 2 * out.shape[1] <= widths[index - 1]
+            at_once = graph.num_nodes if narrow or isinstance(h, Features) else ROWS_AT_ONCE
+            for nodes in torch.split(everybody, at_once):
+                view = View(graph, nodes)
+                rows = self.apply_layer(name, params, h, graph, view)
+                rows = activate(rows, params[f"{name}.bias"], view.segments, relu=not last)
+                out[nodes[0] : nodes[-1] + 1] = self.classify(params, rows, view.segments) if last else rows
+            h = out
+        return out
 
     def frozen_names(self) -> frozenset[str]:
         """Entries of the tree that no gradient reaches."""
@@ -109,6 +137,8 @@ class Backbone(ABC):
 class Gcn(Backbone):
     """Kipf and Welling, Semi-supervised classification with graph convolutional networks, ICLR 2017."""
 
+    rows_apart: ClassVar[bool] = True
+
     def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
         """Weight [1, F, H], bias [1, H]."""
         return layers.linear_init(name, fan_in, fan_out, rng)
@@ -117,11 +147,13 @@ class Gcn(Backbone):
         self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
     ) -> Tensor:
         """Normalised propagation."""
-        return layers.gcn(h, params[f"{name}.weight"], graph, view)
+        return layers.gcn(h, params[f"{name}.weight"], graph, view, narrow_first=self.settings.narrow_first)
 
 
 class Sage(Backbone):
     """Hamilton et al., Inductive representation learning on large graphs, NeurIPS 2017; mean aggregator."""
+
+    rows_apart: ClassVar[bool] = True
 
     def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
         """Weights for the node itself and for the mean of its neighbours, one bias."""
@@ -137,7 +169,8 @@ class Sage(Backbone):
         self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
     ) -> Tensor:
         """Own projection plus the mean of the neighbours' projection."""
-        return layers.sage(h, params[f"{name}.self"], params[f"{name}.neighbour"], graph, view)
+        own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]
+        return layers.sage(h, own, neighbour, graph, view, narrow_first=self.settings.narrow_first)
 
     def sampled_logits(self, params: Tree, batch: SampledBatch, rng: Streams | None = None) -> Tensor:
         """Class scores [B, C] of a batch's seeds from sampled neighbourhoods."""

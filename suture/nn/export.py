@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import pairwise
+from types import MethodType
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +95,7 @@ def to_pyg(
     # On the meta device nothing is drawn or allocated before the trained values move in.
     with torch.device("meta"):
         steps = _layers(params, settings, features, classes, weighted)
-        module: nn.Module = Sequential("x, edge_index, edge_weight" if weighted else "x, edge_index", steps)
+        module = _sequential(weighted, steps)
     try:
         module.load_state_dict(state, assign=True)
     except RuntimeError as error:
@@ -136,6 +138,38 @@ def _pyg_layout(name: str, value: Tensor) -> Tensor:
     if name.endswith((".weight", ".self", ".neighbour")):
         return value.flatten(1).T  # torch stores [out, in]
     return value.unsqueeze(0) if name.endswith((".source", ".target")) else value
+
+
+def _sequential(weighted: bool, steps: OrderedDict[str, object]) -> nn.Module:
+    """PyG's Sequential with a call of its own.
+
+    PyG puts the call of whichever Sequential it compiled last into the class, from where those that it could not compile (it
+    finds modules by the last part of their name, so not ours) would take it, whatever their layers are.
+    """
+    module = Sequential("x, edge_index, edge_weight" if weighted else "x, edge_index", steps)
+    # Bound to the model, as PyG binds what it compiles; a copy of the model is bound to its own.
+    vars(module)["forward"] = MethodType(_ByWeight.forward if weighted else _Plain.forward, module)
+    return cast(nn.Module, module)
+
+
+class _Plain:
+    """A call. Its name is what a pickled model looks for."""
+
+    def forward(self: Any, x: Tensor, edge_index: Tensor) -> Tensor:
+        return _through(self, {"x": x, "edge_index": edge_index})
+
+
+class _ByWeight:
+    """A call with weights."""
+
+    def forward(self: Any, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
+        return _through(self, {"x": x, "edge_index": edge_index, "edge_weight": edge_weight})
+
+
+def _through(module: Any, values: dict[str, Tensor | None]) -> Tensor:
+    for layer in module._children:
+        values["x"] = getattr(module, layer.name)(*(values[name] for name in layer.param_names))
+    return cast(Tensor, values["x"])
 
 
 def _layers(params: Tree, settings: ModelSettings, features: int, classes: int, weighted: bool) -> OrderedDict[str, object]:

@@ -41,25 +41,43 @@ def rows(h_NH: Tensor, view: View | None) -> Tensor:
     return h_NH if view is None else h_NH[view.nodes]
 
 
-def gcn(h: Tensor | Features, weight_KFH: Tensor, graph: GraphBatch, view: View | None = None) -> Tensor:
+def narrows(weight_KFH: Tensor) -> bool:
+    """Whether a product leaves so few columns that propagating after it is cheaper, even for all nodes instead of some."""
+    return 2 * weight_KFH.shape[-1] <= weight_KFH.shape[-2]
+
+
+def gcn(
+    h: Tensor | Features, weight_KFH: Tensor, graph: GraphBatch, view: View | None = None, *, narrow_first: bool = False
+) -> Tensor:
     r"""\hat A h W (Kipf and Welling), of the nodes in `view` only if there is one; the bias comes with the activation."""
     if view is not None and isinstance(h, Tensor):
+        if narrow_first and narrows(weight_KFH):
+            return sparse_product(view.gcn_operator, project(h, weight_KFH, graph.segments))
         return segment_product(sparse_product(view.gcn_operator, h), weight_KFH, view.segments)
-    if isinstance(h, Features) and graph.gcn_input is not None:
-        return rows(graph.gcn_input.times(weight_KFH), view)
+    if isinstance(h, Features) and (mixed := graph.gcn_input if not narrow_first else graph.gcn_input_once) is not None:
+        return rows(mixed.times(weight_KFH), view)
     return rows(sparse_product(graph.gcn_operator, project(h, weight_KFH, graph.segments)), view)
 
 
 def sage(
-    h: Tensor | Features, self_KFH: Tensor, neighbour_KFH: Tensor, graph: GraphBatch, view: View | None = None
+    h: Tensor | Features,
+    self_KFH: Tensor,
+    neighbour_KFH: Tensor,
+    graph: GraphBatch,
+    view: View | None = None,
+    *,
+    narrow_first: bool = False,
 ) -> Tensor:
     """Own h W_self plus the mean of the neighbours' h W_neighbour (FedSage equation 1 with the mean aggregator)."""
     if view is not None and isinstance(h, Tensor):
+        if narrow_first and narrows(self_KFH):
+            own, heard = (project(h, weight, graph.segments) for weight in (self_KFH, neighbour_KFH))
+            return own[view.nodes] + sparse_product(view.mean_operator, heard)
         own = segment_product(h[view.nodes], self_KFH, view.segments)
         return own + segment_product(sparse_product(view.mean_operator, h), neighbour_KFH, view.segments)
     own = project(h, self_KFH, graph.segments)
-    if isinstance(h, Features) and graph.mean_input is not None:
-        return rows(own + graph.mean_input.times(neighbour_KFH), view)
+    if isinstance(h, Features) and (mixed := graph.mean_input if not narrow_first else graph.mean_input_once) is not None:
+        return rows(own + mixed.times(neighbour_KFH), view)
     return rows(own + sparse_product(graph.mean_operator, project(h, neighbour_KFH, graph.segments)), view)
 
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from suture.core.message import UNDECLARED, Message, Rows
 from suture.core.storage import LineFile
@@ -48,9 +50,19 @@ class RunLedger:
                 "fields": {path: list(shape) for path, shape in shapes.items()},
                 "kinds": _bytes_by_kind(message, shapes),
             }
-            self.disclosure.add(line)
-            if self.file is not None:
-                self.file.append(line)
+            self._write(line)
+
+    def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Lines of another ledger, as if they had been recorded here."""
+        for line in lines:
+            if line["step"] != EVALUATION_STEP:
+                self.totals[str(line["direction"])] += sum(line["bytes"])
+            self._write(dict(line))
+
+    def _write(self, line: dict[str, object]) -> None:
+        self.disclosure.add(line)
+        if self.file is not None:
+            self.file.append(line)
 
 
 def _bytes_by_kind(message: Message, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from suture.graph import carving
 from suture.report.text import duration, score
 from suture.runs.outcome import Tick
 
@@ -21,12 +23,31 @@ def watching(console: Console, runs: int, quiet: bool, live: bool = True) -> Ite
     """A function to call after every round of any of the runs; without `live` nothing is drawn over."""
     if quiet:
         yield lambda method, seed, tick: None
-    elif live and console.is_terminal:
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[state]}")
-        with Progress(*columns, console=console, expand=True, transient=True) as progress:
-            yield _Live(progress, runs)
-    else:
-        yield _Lines(console)
+        return
+    with telling_of_cuts(console):
+        if live and console.is_terminal:
+            columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[state]}")
+            with Progress(*columns, console=console, expand=True, transient=True) as progress:
+                yield _Live(progress, runs)
+        else:
+            yield _Lines(console)
+
+
+@contextmanager
+def telling_of_cuts(console: Console) -> Iterator[None]:
+    """Say how long a large graph will take to be cut, and that it is still being cut."""
+    log, handler = carving.log, _Notes(console)
+    if log.isEnabledFor(logging.INFO):  # then somebody listens already
+        yield
+        return
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def state(tick: Tick) -> str:
@@ -40,6 +61,18 @@ def state(tick: Tick) -> str:
     finished = tick.done == tick.total
     parts.append(duration(tick.seconds) if finished else f"{duration(tick.seconds_left)} left")
     return ", ".join(parts)
+
+
+class _Notes(logging.Handler):
+    """Log lines as remarks."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        self.console.print(record.getMessage(), soft_wrap=True)
 
 
 class _Live:

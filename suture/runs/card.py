@@ -18,8 +18,10 @@ class DataCard:
 
     dataset: str
     fingerprint: str
-    nodes: int
-    edges: int
+    """Empty where the graph is in pieces that nobody has seen together."""
+    nodes: int | None
+    """None: nobody who kept this card knows."""
+    edges: int | None
     """As they stand in edge_index: twice the links of an undirected graph."""
     features: int
     outputs: int
@@ -40,7 +42,7 @@ class DataCard:
     @staticmethod
     def of(prepared: Prepared) -> DataCard:
         """The card of a prepared graph."""
-        data, task = prepared.data, prepared.task
+        data, task = prepared.graph, prepared.task
         return DataCard(
             dataset=prepared.dataset,
             fingerprint=prepared.cut.fingerprint,

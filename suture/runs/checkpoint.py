@@ -133,3 +133,22 @@ def load_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise IntegrityError(f"{path} is not a model written by Suture, or it is damaged; train it again") from error
     return models, description
+
+
+def save_record(path: Path, record: Record) -> None:
+    """One record in a file of its own."""
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in record.tensors().items()}
+    scalars = {name: value for name, value in record.contents() if isinstance(value, Scalar)}
+    layout = {"ids": list(record.ids), "scalars": scalars, "tensors": list(flat)}
+    write_atomically(path, safetensors.torch.save(_without_shared_memory(flat), {"suture": json.dumps(layout)}))
+
+
+def load_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
+    """What `save_record` wrote."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            layout = json.loads((file.metadata() or {})["suture"])
+            tensors = {name: file.get_tensor(name) for name in layout["tensors"]}
+            return Stored(tuple(layout["ids"]), dict(layout["scalars"]), tensors).as_record(kind)
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise IntegrityError(f"{path} is not what a run wrote, or it is damaged; train it again") from error

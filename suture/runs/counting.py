@@ -14,7 +14,7 @@ from suture.graph.batch import GraphBatch
 from suture.graph.scaling import Statistics
 from suture.graph.target import Kind, Target, automatic_metric, balanced_weights, uneven
 from suture.method import Task
-from suture.methods.census import Census, statistics_of
+from suture.methods.census import Census, Counted, statistics_of
 from suture.settings import Protocol
 
 KINDS: dict[str, Kind] = {"classification": "class", "multi-label": "labels", "regression": "value"}
@@ -57,13 +57,13 @@ def kind_of(data: Data) -> Kind:
     return KINDS[data.get("task") or "classification"]
 
 
-def needs_census(protocol: Protocol, data: Data) -> bool:
-    """Whether a run needs to know anything of everybody's data."""
+def needs_census(protocol: Protocol, kind: Kind, weighted: bool) -> bool:
+    """Whether a run needs to know anything of everybody's data; `weighted`: their edges have weights."""
     if protocol.task == "link":
         return protocol.preprocess.standardise
-    weights = protocol.preprocess.edge_weights == "scaled" and data.get("edge_weight") is not None
+    weights = protocol.preprocess.edge_weights == "scaled" and weighted
     uncertain = protocol.evaluation.metric == AUTO or protocol.training.class_weights != "none"
-    return protocol.preprocess.standardise or weights or uncertain or kind_of(data) == "value"
+    return protocol.preprocess.standardise or weights or uncertain or kind == "value"
 
 
 def count(graph: GraphBatch, outputs: int, protocol: Protocol, data: Data, seed: int) -> Counts:
@@ -74,12 +74,17 @@ def count(graph: GraphBatch, outputs: int, protocol: Protocol, data: Data, seed:
     for phase in method.plan():
         cohort.begin(phase.name, 1)
         server = cohort.carry_out(phase.body, server)
-    marked = data.get("standardise")
-    kind, settings = kind_of(data), protocol.preprocess
-    found = statistics_of(server, None if marked is None else marked.tolist(), kind, settings.standardise)
-    if settings.edge_weights != "scaled" or graph.edge_weight is None:
-        found = replace(found, edge_scale=1.0)
+    marked, kind = data.get("standardise"), kind_of(data)
+    marks = None if marked is None else marked.tolist()
+    found = found_in(server, protocol, kind, marks, graph.edge_weight is not None)
     return concluded(found, protocol, kind, data.get("class_names") or (), tuple(record.sent))
+
+
+def found_in(counted: Counted, protocol: Protocol, kind: Kind, marked: Sequence[bool] | None, weighted: bool) -> Statistics:
+    """The statistics that a protocol uses of what was counted; `marked` features are standardised, if any are marked."""
+    settings = protocol.preprocess
+    found = statistics_of(counted, marked, kind, settings.standardise)
+    return found if settings.edge_weights == "scaled" and weighted else replace(found, edge_scale=1.0)
 
 
 def concluded(

@@ -14,7 +14,7 @@ from suture.core.message import Model
 from suture.core.metrics import ACCURACY, Metric
 from suture.graph.batch import GraphBatch
 from suture.method import Method, Scores, Task, score
-from suture.settings import EvaluationSettings
+from suture.settings import EvaluationSettings, Protocol
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
@@ -132,15 +132,16 @@ def accuracy_on(graph: GraphBatch, method: Method[Any, Any], model: Model, task:
     return averaged(scores, TEST, "nodes")
 
 
-def global_accuracy(
-    method: Method[Any, Any], uncut_graph: GraphBatch, models: Model, settings: EvaluationSettings, task: Task
-) -> float | None:
-    """Score on the uncut graph's test nodes, averaged over `models` (one row if one model serves everybody).
+def tested_on_uncut(method: Method[Any, Any], protocol: Protocol) -> bool:
+    """Whether the models of a run are tested on the uncut graph too.
 
     Links are held out by clients, so nobody can test them on the uncut graph. Personal models make no statement about the
     whole graph, except in protocols whose headline is the uncut graph: there each is tested on it.
     """
-    if uncut_graph.pairs is not None or (not method.one_model and settings.graph == "client"):
-        return None
+    return protocol.task == "node" and (method.one_model or protocol.evaluation.graph == "global")
+
+
+def global_accuracy(method: Method[Any, Any], uncut_graph: GraphBatch, models: Model, task: Task) -> float:
+    """Score on the uncut graph's test nodes, averaged over `models` (one row if one model serves everybody)."""
     each = [accuracy_on(uncut_graph, method, models.select([name]), task) for name in models.ids]
     return sum(each) / len(each)

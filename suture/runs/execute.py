@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from suture.core.message import Nothing
+from suture.core.message import Nothing, Record
+from suture.core.process import give_back_freed_pages
 from suture.engines.debug import DebugCohort
 from suture.engines.embedded import EmbeddedCohort, on_device
 from suture.engines.robust import Robust, check_rule
@@ -20,7 +23,7 @@ from suture.privacy.ledger import RunLedger
 from suture.runs import origin
 from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
-from suture.runs.evaluation import global_accuracy
+from suture.runs.evaluation import global_accuracy, tested_on_uncut
 from suture.runs.folder import EMBEDDED, RunFolder
 from suture.runs.loop import Runner
 from suture.runs.origin import FEDERATION
@@ -67,6 +70,7 @@ def _runner(
         check_target(method, prepared.clients.target)
     ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
+    give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
     log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
     if prepared.counts and not (folder and folder.saved):
@@ -104,17 +108,29 @@ def execute(
         folder.keep_card(DataCard.of(prepared).as_json(), origin.schema_of(prepared.dataset))
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
-    shared, personal = runner.shared(), runner.journey.best_models
-    tested, on_global = shared if shared is not None else personal, None
-    if tested is not None:
-        on_global = global_accuracy(method, prepared.uncut, tested, protocol.evaluation, prepared.task)
-    examples = reported_examples(runner)
-    evaluation = appraise(examples, runner.metric, getattr(prepared.data, "class_names", None) or ())
-    outcome = runner.outcome(prepared.dataset, on_global, warnings_of(examples, evaluation))
-    finished = Finished(outcome, shared, personal, prepared, method, runner.history, evaluation)
+    shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
+    examples, memory = reported_examples(runner), _memory(runner)
+    evaluation = appraise(examples, runner.metric, getattr(prepared.graph, "class_names", None) or ())
+    outcome = runner.outcome(prepared.dataset, None, warnings_of(examples, evaluation))
+    # The working copies of all clients may be larger than the uncut graph. A graph and its views hold each other.
+    del runner, examples
+    gc.collect()
+    give_back_freed_pages()
+    tested = shared if shared is not None else personal
+    if tested is not None and tested_on_uncut(method, protocol):
+        outcome = replace(outcome, accuracy_global=global_accuracy(method, prepared.uncut, tested, prepared.task))
+    finished = Finished(outcome, shared, personal, prepared, method, protocol, history, evaluation, memory)
     if folder:
-        folder.finish(outcome, [m for m in (shared, personal) if m is not None], method, evaluation)
+        folder.finish(outcome, [m for m in (shared, personal) if m is not None], method, evaluation, memory)
     return finished
+
+
+def _memory(runner: Runner) -> Record | None:
+    """What is needed to mend graphs after the run."""
+    method, clients = runner.method, runner.judges
+    if method.memory is Nothing or not isinstance(clients, EmbeddedCohort):
+        return None
+    return clients.peek(method.remembered)
 
 
 def try_out(

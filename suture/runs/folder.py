@@ -7,6 +7,7 @@ schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 evaluation.json   after: every metric of every client, per class, with confusion matrices
+memory.safetensors  what a method that mends graphs needs to mend those it predicts on after the run
 kept/             tensors that a method kept for drawing
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
@@ -50,7 +51,14 @@ from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
 from suture.plugins import Source
 from suture.runs.appraisal import Evaluation
-from suture.runs.checkpoint import load_checkpoint, load_models, save_checkpoint, save_models
+from suture.runs.checkpoint import (
+    load_checkpoint,
+    load_models,
+    load_record,
+    save_checkpoint,
+    save_models,
+    save_record,
+)
 from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Line, Outcome
 from suture.runs.plan import Plan, plan
@@ -61,6 +69,7 @@ CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environm
 METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
 DATA, SCHEMA = "data.json", "schema.json"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
+MEMORY = "memory.safetensors"
 ASSESSMENT = "assess.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
@@ -176,10 +185,17 @@ class RunFolder:
         write_atomically(self.path / KEPT / f"{name}.safetensors", content)
 
     def finish(
-        self, outcome: Outcome, models: Sequence[Model], method: Method[Any, Any], evaluation: Evaluation | None = None
+        self,
+        outcome: Outcome,
+        models: Sequence[Model],
+        method: Method[Any, Any],
+        evaluation: Evaluation | None = None,
+        memory: Record | None = None,
     ) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
+        if memory is not None:
+            save_record(self.path / MEMORY, memory)
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
         save_models(self.path / MODELS, models, description)
         if evaluation is not None:
@@ -345,6 +361,21 @@ def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:
     if not (path / RESULT).exists():
         raise ConfigError(f"{path} is not finished; first run: suture resume {path}")
     return load_models(path / MODELS)
+
+
+def read_memory(path: Path, kind: type[Record]) -> Record | None:
+    """What a method remembers after the run; None if it needs nothing, or if owners keep it."""
+    return load_record(path / MEMORY, kind) if (path / MEMORY).exists() else None
+
+
+def schema_of(path: Path) -> Path | None:
+    """The schema of the folder a run was trained on, if it was one."""
+    return path / SCHEMA if (path / SCHEMA).exists() else None
+
+
+def read_environment(path: Path) -> dict[str, object]:
+    """Where a run was computed, and by which code."""
+    return read_json(path / ENVIRONMENT, "description of the machine")
 
 
 def environment() -> dict[str, object]:

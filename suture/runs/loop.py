@@ -23,7 +23,7 @@ from suture.privacy.ledger import RunLedger
 from suture.runs.checkpoint import Checkpoint
 from suture.runs.evaluation import TEST, TRAIN, VALIDATION, Selection, Summary, averaged, out_of_patience, validation_loss
 from suture.runs.folder import RunFolder
-from suture.runs.outcome import NO_GUARANTEE, Line, Outcome, Tick
+from suture.runs.outcome import NO_GUARANTEE, SHARED, Line, Outcome, Tick
 from suture.seam import EngineCohort
 from suture.settings import Protocol
 
@@ -205,7 +205,7 @@ class Runner:
 
     def shared(self) -> Model | None:
         """The one reported model for everybody, if there is one."""
-        deployed = self.method.deploy(self.reported()[1], ("shared",)) if self.method.one_model else None
+        deployed = self.method.deploy(self.reported()[1], (SHARED,)) if self.method.one_model else None
         return deployed if isinstance(deployed, Model) else None
 
     def rounds(self) -> int:

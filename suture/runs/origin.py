@@ -22,6 +22,8 @@ FEDERATION = "federation"
 PAPERS, OWN = "fedpub-disjoint", "own"
 """The protocol unless one is named: for graphs of the catalogue, and for those that have owners."""
 WITH_OWNERS = frozenset({"twitch"})
+SCHEMA = "schema.json"
+"""Of a folder of `suture import`."""
 
 
 def is_folder(name: str) -> bool:
@@ -60,7 +62,7 @@ def is_own(name: str) -> bool:
 
 def default_protocol(name: str) -> str:
     """A paper's cut for graphs that papers cut; otherwise what the graph says of itself."""
-    return OWN if is_own(name) or name.lower() in WITH_OWNERS else PAPERS
+    return OWN if is_own(name) or name == FEDERATION or name.lower() in WITH_OWNERS else PAPERS
 
 
 def source_of(name: str) -> Source | None:
@@ -82,7 +84,5 @@ def schema_of(name: str) -> bytes | None:
     """The schema of the folder a graph came from; None if it came from none."""
     if not is_folder(name):
         return None
-    from suture.tables.folder import SCHEMA
-
     with disk_errors("read", Path(name) / SCHEMA):
         return (Path(name) / SCHEMA).read_bytes()

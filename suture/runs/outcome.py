@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from suture.core.message import Model
+from suture.core.message import Model, Record
 from suture.method import Method
 from suture.runs.appraisal import Evaluation
 from suture.runs.prepare import Prepared
+from suture.settings import Protocol
 
 NO_GUARANTEE = "no guarantee"
+SHARED = "shared"
+"""In place of a client's name: the one model for everybody."""
 Line = dict[str, Any]
 """One iteration: its phase, its round, what the method reported, and after a test every score. A line of metrics.jsonl."""
 
@@ -109,7 +112,10 @@ class Finished:
     personal: Model | None
     prepared: Prepared
     method: Method[Any, Any]
+    protocol: Protocol
     history: list[Line]
     """The line of every iteration."""
     evaluation: Evaluation
     """What evaluation.json holds."""
+    memory: Record | None = None
+    """What the method remembers of its clients, to mend graphs after the run."""

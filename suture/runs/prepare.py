@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch_geometric.data import Data
 
+from suture.core.kernels import SparseMatrix
 from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, uncut
 from suture.graph.cut import Cut, load_manifest, make_cut
-from suture.graph.data import num_classes
+from suture.graph.data import csr_from_parts, num_classes
 from suture.graph.links import hide_from_uncut, hide_links
-from suture.graph.scaling import Statistics, standardised
+from suture.graph.scaling import Statistics, scaled, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
 from suture.runs import origin
-from suture.runs.counting import Counts, count, needs_census, target_of
+from suture.runs.counting import Counts, count, kind_of, needs_census, target_of
 from suture.runs.intake import check_module
 from suture.runs.plan import Plan
 from suture.runs.preprocess import preprocess
-from suture.settings import Protocol
+from suture.settings import Protocol, SplitSettings
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +35,43 @@ class Prepared:
     """A graph that has been cut, on the device it will be trained on."""
 
     dataset: str
-    data: Data
-    """The whole graph, preprocessed and on the owners' shared scale."""
+    graph: Data
+    """The whole graph, preprocessed."""
     cut: Cut
     clients: GraphBatch
-    with_hidden_edges: GraphBatch
-    """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
-    uncut: GraphBatch
     task: Task
+    split: SplitSettings
+    """How links are held out, where these are what is predicted."""
     counts: Counts | None = None
     """What the owners told of their data before the run, if they were asked."""
     notes: tuple[str, ...] = ()
     """All that was dropped or assumed."""
+
+    # What follows may be as large as the clients' graphs, and most methods never look at it.
+
+    @cached_property
+    def data(self) -> Data:
+        """The whole graph, preprocessed and on the owners' shared scale."""
+        return scaled(self.graph, self.counts.statistics) if self.counts else self.graph
+
+    @cached_property
+    def with_hidden_edges(self) -> GraphBatch:
+        """The clients as they would be if none had lost its edges; the same as `clients` if none has."""
+        parts, clients = self.cut.partition, self.clients
+        if not any(parts.graphless):
+            return clients
+        all_edges = batch_of(self.data, parts.ids, parts.members, self.cut.split.client_roles, [False] * len(parts.ids))
+        all_edges = all_edges.to(clients.device)
+        shown = replace(clients, edge_index=all_edges.edge_index, edge_weight=all_edges.edge_weight, pairs=None)
+        return hide_links(shown, self.split, self.cut.seed) if self.task.link else shown
+
+    @cached_property
+    def uncut(self) -> GraphBatch:
+        """The whole graph as a single client."""
+        whole = replace(uncut(self.data, self.cut.split.roles), target=self.clients.target).to(self.clients.device)
+        if not self.task.link:
+            return whole
+        return hide_from_uncut(whole, self.clients, torch.cat(list(self.cut.partition.members)).to(whole.device))
 
     def pieces_for(self, method: Method[Any, Any]) -> GraphBatch:
         """The clients' graphs as a method is shown them."""
@@ -70,42 +96,35 @@ def prepare(
     """Lay a preprocessed graph out for training; `cut` (from a manifest) takes the place of a new one."""
     cut = cut or cut_graph(data, dataset, protocol, seed)
     parts = cut.partition
-    place = torch.device(device)
     clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
-    outputs, counts = num_classes(data), None
-    if needs_census(protocol, data):
+    outputs, counts, link = num_classes(data), None, protocol.task == "link"
+    if needs_census(protocol, kind_of(data), data.get("edge_weight") is not None):
         counts = count(clients, outputs, protocol, data, seed)
-        data, clients = _on_one_scale(data, clients, cut, counts.statistics)
+        clients = _pieces_on_one_scale(clients, counts.statistics)
     clients = replace(clients, target=target_of(data, protocol, counts))
-    shown = clients
-    if any(parts.graphless):
-        edges = batch_of(data, parts.ids, parts.members, cut.split.client_roles, [False] * len(parts.ids))
-        shown = replace(clients, edge_index=edges.edge_index, edge_weight=edges.edge_weight)
-    whole = replace(uncut(data, cut.split.roles), target=clients.target)
-    if protocol.task == "link":
+    if link:
         # A pair is scored by its ends' outputs, which are embeddings then, not classes.
-        outputs = protocol.model.hidden
-        clients, shown = (hide_links(graph, protocol.split, cut.seed) for graph in (clients, shown))
-        whole = hide_from_uncut(whole, clients, torch.cat(list(parts.members)))
+        clients, outputs = hide_links(clients, protocol.split, cut.seed), protocol.model.hidden
     if module is not None:
         check_module(module, clients.x.width, outputs)
     metric = counts.metric if counts else protocol.evaluation.metric
-    task = Task(clients.x.width, outputs, seed, module, link=protocol.task == "link", metric=metric)
+    task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
     notes = (*(data.get("notes") or ()), *parts.notes, *cut.split.notes, *(counts.notes if counts else ()))
-    return Prepared(dataset, data, cut, clients.to(place), shown.to(place), whole.to(place), task, counts, notes)
+    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
 
 
-def _on_one_scale(data: Data, clients: GraphBatch, cut: Cut, found: Statistics) -> tuple[Data, GraphBatch]:
-    """The graph and its pieces with features and edge weights as the statistics say."""
-    data = copy.copy(data)
-    if found.scale:
-        data.x = standardised(data.x, found)
-        whole = Features(feature_matrix(data.x), clients.segments)
-        clients = replace(clients, x=whole.take(torch.cat(list(cut.partition.members)), clients.segments))
-    if found.edge_scale != 1 and clients.edge_weight is not None:
-        data.edge_weight = data.edge_weight / found.edge_scale
+def _pieces_on_one_scale(clients: GraphBatch, found: Statistics) -> GraphBatch:
+    """The clients' graphs, scaled. Nobody else has their features yet, so dense ones are changed where they are."""
+    m = clients.x.matrix
+    if isinstance(m, SparseMatrix):
+        listed = csr_from_parts(m.rowptr.long(), m.col.long(), m.val, (m.rows, m.columns))
+        clients = replace(clients, x=Features(feature_matrix(standardised(listed, found)), clients.segments))
+    elif found.scale:
+        m.sub_(torch.tensor(found.shift)).div_(torch.tensor(found.scale))
+        clients = replace(clients, x=Features(m, clients.segments))
+    if clients.edge_weight is not None:
         clients = replace(clients, edge_weight=clients.edge_weight / found.edge_scale)
-    return data, clients
+    return clients
 
 
 class Source:

@@ -15,6 +15,7 @@ from suture.graph.data import MASKS
 from suture.nn.export import to_module, to_pyg
 from suture.runs.appraisal import Evaluation
 from suture.runs.outcome import Finished, Line, Outcome
+from suture.runs.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Result:
         train_mask, val_mask, test_mask    as they were used
         """
         prepared = self.finished.prepared
-        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.data.num_nodes)
+        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.graph.num_nodes)
         score = self.scores()
         data.client = torch.full((nodes,), -1)
         data.score = torch.full((nodes, score.shape[1]), torch.nan)
@@ -110,16 +111,13 @@ class Result:
         return data
 
     def scores(self) -> torch.Tensor:
-        """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client."""
-        prepared, method = self.finished.prepared, self.finished.method
-        ids = prepared.clients.ids
-        models = self.finished.personal
-        if models is None:
-            shared = self._models(None)
-            expanded = {name: value.expand(len(ids), *value.shape[1:]) for name, value in shared.params.items()}
-            models = Model(ids, expanded)
-        with torch.no_grad():
-            return method.predict(prepared.pieces_for(method), models, prepared.task).cpu()
+        """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client.
+
+        Pieces are mended as the method mends them for tests.
+        """
+        trained, prepared = Trained.of(self.finished), self.finished.prepared
+        graph = prepared.pieces_for(self.finished.method)
+        return trained.scores(graph, trained.can_mend(graph.ids, known=True))
 
     def predictions(self) -> torch.Tensor:
         """The predicted class (labels, numbers) of every client's nodes, flat, client after client."""

@@ -15,11 +15,7 @@ all.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +26,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.storage import disk_errors, read_json, sha256_of_file, write_json
+from suture.core.storage import disk_errors, read_json, sha256_of_file, staged_folder, write_json
 from suture.errors import DataError, IntegrityError
 from suture.graph.data import MASKS, csr_from_parts
 from suture.tables.edges import Boundary
@@ -186,7 +182,7 @@ def write_folder(
     path = Path(path)
     if path.exists() and not replace and (not path.is_dir() or any(path.iterdir())):
         raise DataError(f"{path} is there already; choose another folder, or add an owner to it with --add")
-    with _staging(path) as folder:
+    with staged_folder(path) as folder:
         whole = Piece.concat(pieces, folder)
         _write_arrays(folder, whole)
         _write_tables(folder, whole, schema)
@@ -252,21 +248,3 @@ def _write_tables(folder: Path, whole: Piece, schema: Schema) -> None:
     if boundary.weight is not None:
         table = table.with_columns(pl.Series("weight", boundary.weight))
     table.write_parquet(folder / BOUNDARY)
-
-
-@contextlib.contextmanager
-def _staging(path: Path) -> Iterator[Path]:
-    """A folder beside `path` that takes its place at the end, or is gone."""
-    with disk_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder = path.parent / f".{path.name}.{secrets.token_hex(4)}"
-        folder.mkdir()
-        try:
-            yield folder
-            before = path.parent / f"{folder.name}.before"
-            if path.exists():
-                os.rename(path, before)
-            os.rename(folder, path)
-            shutil.rmtree(before, ignore_errors=True)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)

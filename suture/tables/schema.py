@@ -6,7 +6,9 @@ have is not written down. Two owners who import with the same schema get feature
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from suture.core.storage import disk_errors, write_json
 from suture.errors import DataError
-from suture.tables.summary import shown
+from suture.tables.summary import listed, shown
 
 FORMAT = "suture-schema/1"
 Kind = Literal["numeric", "boolean", "categorical", "date", "text", "tokens", "ignored"]
@@ -154,6 +156,29 @@ class Schema:
         """The same agreement for tables whose columns have other roles."""
         return replace(self, roles=roles)
 
+    def agreed(self) -> Schema:
+        """The part that all owners must have alike: without roles of columns and columns that become no feature."""
+        return replace(self, columns=self.used, roles=Roles())
+
+    def difference(self, other: Schema) -> str | None:
+        """In what two owners' agreements differ, the first thing that does, in words; None: they are the same."""
+        mine, theirs = self.agreed(), other.agreed()
+        names, others = ([column.name for column in one.columns] for one in (mine, theirs))
+        for name in names + others:
+            if name not in others or name not in names:
+                return f"only one has the column {shown(name)}"
+        if names != others:
+            return "their columns come in another order"
+        for one, two in zip(mine.columns, theirs.columns, strict=True):
+            for key, value in vars(one).items():
+                if value != getattr(two, key):
+                    return _differing(f"{key} of the column {shown(one.name)}", value, getattr(two, key))
+        for key in ("task", "classes", "directed"):
+            value, another = getattr(mine, key), getattr(theirs, key)
+            if value != another:
+                return _differing(key, value, another)
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """Without the values that every column has anyway."""
         content = asdict(self)
@@ -172,6 +197,22 @@ class Schema:
 _SCHEMA = TypeAdapter(Schema)
 
 
+def _differing(what: str, value: Any, other: Any) -> str:
+    """Two values of one thing: what only one of two lists has, or both."""
+    if not isinstance(value, tuple):
+        return f"the {what} is {shown(value)} and {shown(other)}"
+    apart = [str(one) for one in (*value, *other) if (one in value) != (one in other)]
+    return f"only one has {listed(apart)} among the {what}" if apart else f"the {what} come in another order"
+
+
+def schema_from(content: Mapping[str, object]) -> Schema:
+    """As `to_json` gave it, checked."""
+    try:
+        return _SCHEMA.validate_json(json.dumps(content))
+    except (ValidationError, TypeError, ValueError) as error:
+        raise DataError("what should be a schema is none; install the same version of Suture everywhere") from error
+
+
 def read_schema(path: Path) -> Schema:
     """Read and check a schema file."""
     with disk_errors("read", path):
@@ -184,3 +225,28 @@ def read_schema(path: Path) -> Schema:
         raise DataError(
             f"{path} is not a schema ({where}: {first['msg']}); make one with: suture schema make --nodes FILE --id COLUMN"
         ) from error
+
+
+def difference(found: Schema, wanted: Schema) -> str | None:
+    """What distinguishes two schemas as far as features and labels go, in words; None if nothing does."""
+    theirs, ours = ({column.name: column for column in schema.used} for schema in (found, wanted))
+    for what, names in (("lacks", ours.keys() - theirs.keys()), ("has also", theirs.keys() - ours.keys())):
+        if names:
+            return f"it {what} the column {shown(min(names))}"
+    for name, column in ours.items():
+        for part, value in asdict(column).items():
+            other = getattr(theirs[name], part)
+            if other != value and part != "standardise":
+                return f"the {part} of column {shown(name)} is {_brief(other)}, not {_brief(value)}"
+    if list(theirs) != list(ours):
+        return "the columns are in another order"
+    for part in ("task", "classes", "directed"):
+        if getattr(found, part) != getattr(wanted, part):
+            return f"{part} is {_brief(getattr(found, part))}, not {_brief(getattr(wanted, part))}"
+    return None
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(shown(str(one)) for one in value[:5])}{', ...' if len(value) > 5 else ''}]"
+    return shown(value) if isinstance(value, str) else str(value)

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from suture.cli import main
 from suture.commands.stopping import Halt, Stopper
 from suture.config.layers import load_protocol
 from suture.errors import DataError
-from suture.graph import datasets
+from suture.graph import carving, datasets
 from suture.graph.cut import load_manifest
 from suture.graph.splits import Role
 from suture.methods import METHODS
@@ -228,7 +229,7 @@ class TestFolders:
         assert said.code == 0
         settings = load_protocol(here / "r/config.toml").base.values["preprocess"]
         graph = preprocess(datasets.load(GRAPH), api.plan(GRAPH).protocol.preprocess)
-        assert settings == {"largest_component": True, "row_normalise": True}
+        assert settings["largest_component"] and settings["row_normalise"]
         raw = datasets.load(GRAPH).x.to_dense()
         known: dict[str, object] = {"x": raw[graph.node_id], "edge_index": graph.edge_index}
         exec(said.out, known)
@@ -333,6 +334,20 @@ class TestInterruption:
         said = cli("compare", *SMALL)
         assert said.code == 2 and said.err == "suture: stopped before the first round; nothing was kept\n"
         assert not (here / "runs").exists()
+
+    def test_interrupt_while_cutting(self, cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(carving, "LONG", 0.0)
+        monkeypatch.setattr(carving, "FIRST_SIGN", 0.2)
+        large = "csbm:nodes=20000,degree=40,features=40,classes=2"
+        timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+        wait, log = carving._wait, carving.log
+        monkeypatch.setattr(carving, "_wait", lambda *given: (timer.start(), wait(*given)))
+        said = cli("run", "--dataset", large, "--set", "partition.kind=louvain", "--out", "r")
+        assert said.code == 2 and said.out == "" and not (here / "r").exists()
+        first, *signs, last = said.err.splitlines()
+        assert re.fullmatch(r"cutting 20,000 nodes and [\d,]+ edges with louvain, roughly .* to .*", first)
+        assert signs and all(sign.startswith("still cutting with louvain: ") for sign in signs)
+        assert last == "suture: stopped before the first round; nothing was kept" and not log.handlers
 
     @pytest.mark.usefixtures("here")
     def test_a_closed_pipe_is_quiet(self) -> None:

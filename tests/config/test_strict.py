@@ -144,3 +144,19 @@ def test_names_of_bounds_hold_what_they_say(name: str) -> None:
     for value in outside:
         with pytest.raises(ConfigError, match=f"^mine.{name} must be"):
             check_fields(dataclasses.replace(Bounded(), **{name: value}), "mine")  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    inner: Bounded | None = None
+    more: tuple[int, ...] | None = None
+
+
+def test_a_table_that_may_be_absent_is_checked_where_it_is_there() -> None:
+    assert strict(Holder, {"inner": None}, "mine") == Holder()
+    assert strict(Holder, {"inner": {"count": 3}, "more": [1, 2]}, "mine") == Holder(Bounded(count=3), (1, 2))
+    with pytest.raises(ConfigError, match=r"^mine\.inner\.count must be an integer >= 1"):
+        strict(Holder, {"inner": {"count": 0}}, "mine")
+    check_fields(Holder(), "mine")
+    with pytest.raises(ConfigError, match=r"^mine\.inner must be of type Bounded"):
+        check_fields(Holder(inner=3), "mine")  # type: ignore[arg-type]

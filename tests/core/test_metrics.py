@@ -236,3 +236,12 @@ def test_directions_and_what_fits() -> None:
 def test_the_automatic_metric(target: Target, counts: tuple[int, ...], expected: str) -> None:
     assert automatic_metric(target, counts) == expected
     assert automatic_metric(target, counts, link=True) == "roc_auc"
+
+
+@pytest.mark.parametrize("predicted", ["class", "labels", "value", "link"])
+def test_of_no_example_no_metric_says_anything(predicted: str) -> None:
+    """An owner may have no labelled node."""
+    output = torch.zeros(0) if predicted == "link" else torch.zeros(0, 2)
+    label = torch.zeros(0, dtype=torch.int64) if predicted == "class" else output
+    for metric in fitting(predicted):  # type: ignore[arg-type]
+        assert metric.measure(output, label, torch.zeros(0, dtype=torch.int64), 2).isnan().all(), metric.name

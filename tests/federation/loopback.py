@@ -90,7 +90,8 @@ class Loopback:
         for name in names or ("coordinator", *self.owners):
             arguments = ["coordinator", "start", str(self.kits[name])]
             if name != "coordinator":
-                data = self.shards / f"{name}.safetensors"
+                folder = self.shards / name
+                data = folder if folder.is_dir() else self.shards / f"{name}.safetensors"
                 policy = self.policy(name)
                 policy.touch()
                 arguments = ["owner", "start", str(self.kits[name]), "--data", str(data), "--policy", str(policy)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,12 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from folders import imported
+
 from suture.cli import main
+from suture.tables import GraphFolder
+from suture.tables.folder import write_folder
+from suture.tables.summary import Summary
 
 GRAPH = {
     "x": np.ones((3, 2), dtype=np.float32),
@@ -37,7 +43,9 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--owners", "a"), "two or more"),
         (("--owners", "a,a"), "two or more"),
         (("--owners", "a,operator"), "not reserved"),
-        (("--owners", "a,../b"), "lower-case"),
+        (("--owners", "a,../b"), "letters, digits and dashes"),
+        (("--owners", "DE,de"), "two or more different names"),
+        (("--owners", "DE,Operator"), "not reserved"),
         (("--name", "my/../federation"), "lower-case"),
         (("--scheme", "tpc"), "must be one of tcp"),
     ],
@@ -113,3 +121,27 @@ def test_data(kits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ):
         assert main(["owner", "start", str(kits / "a"), "--data", str(tmp_path / f"{name}.npz")]) == 2
         assert complaint in capsys.readouterr().err
+
+
+def test_pieces_of_a_folder_and_who_may_bring_them(kits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = str(imported(tmp_path / "whole").path)
+    assert main(["owner", "start", str(kits / "a"), "--data", whole]) == 2
+    said = capsys.readouterr().err
+    assert "holds the graphs of 3 owners (north, south, west)" in said and f"suture data pieces {whole}" in said
+    assert said.count("\n") == 1
+    pieces = tmp_path / "pieces"
+    assert main(["data", "pieces", whole, "--out", str(pieces)]) == 0
+    printed = capsys.readouterr()
+    assert "north" in printed.out and "suture owner start KIT" in printed.err
+    assert {path.name for path in pieces.iterdir()} == {"north", "south", "west"}
+    for name in ("north", "south", "west"):
+        assert GraphFolder.read(pieces / name).owners == (name,)
+    assert main(["data", "pieces", whole, "--out", str(pieces)]) == 2
+    assert "not empty" in capsys.readouterr().err
+    nobodys = pieces.with_name("nobodys")
+    one = GraphFolder.read(pieces / "north").piece()
+    write_folder(nobodys, [replace(one, owner=None, graphless=())], GraphFolder.read(whole).schema, Summary())
+    assert main(["data", "pieces", str(nobodys), "--out", str(tmp_path / "none")]) == 2
+    assert "has no owners" in capsys.readouterr().err
+    assert main(["owner", "start", str(kits / "a"), "--data", str(kits)]) == 2
+    assert "is not a graph folder" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.coordinator import Coordinator
 from suture.federation.owner.owner import Owner
+from suture.federation.wire.description import Description
 from suture.federation.wire.frames import SEVERAL, Frame
 from suture.federation.wire.orders import FaultSettings, Order, order_of
 from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
@@ -319,7 +320,7 @@ def test_a_test_that_came_too_early_is_not_taken(shards: Path, tmp_path: Path) -
     """An iteration that asks once more than the one before is tested after its last step, not with what came before it."""
     transport, made = InProcess(tmp_path / "owners", shards), planned()
     method = made.methods[0]
-    terms = terms_of(made, 30, 5, False).as_json()
+    terms = terms_of(made, Description(30, 5)).as_json()
     task = Task(30, 5, 0)
     cohort = OwnersCohort.start(method, task, "run", transport, terms, AuditLog(tmp_path / AUDIT, "coordinator"))
     times = 1

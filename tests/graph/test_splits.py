@@ -8,7 +8,7 @@ from torch_geometric.transforms import RandomNodeSplit
 
 from suture.errors import ConfigError, DataError, PartitionError
 from suture.graph.partition import Partition
-from suture.graph.splits import Role, Split, make_split
+from suture.graph.splits import Role, Split, given_masks, make_split
 from suture.settings import SplitSettings
 
 TRAIN, VAL, TEST, NONE = int(Role.TRAIN), int(Role.VAL), int(Role.TEST), int(Role.NONE)
@@ -184,3 +184,25 @@ def test_a_client_without_a_given_training_node_is_told_to_draw_a_split(cora: Da
 def test_a_client_without_a_test_node_is_allowed() -> None:
     found = split(plain(12), clients(range(10), [10, 11]), scope="client", train=0.7, val=0.2, test=0.1)
     assert TEST not in found.client_roles[1].tolist()
+
+
+@pytest.mark.parametrize("validating", [True, False], ids=["with validation", "without"])
+def test_an_owner_alone_decides_as_all_owners_together(validating: bool) -> None:
+    """Of three owners one has masks, one has none, one has masks without labelled validation nodes."""
+    owners, size = ("a", "b", "c"), 20
+    y = torch.arange(3 * size) % 2
+    y[::7] = -1
+    place = torch.arange(3 * size) % size
+    masks = {"train_mask": place < 8, "val_mask": (place >= 8) & (place < 12), "test_mask": place >= 12}
+    inside = torch.arange(3 * size) // size != 1
+    masks = {name: mask & inside for name, mask in masks.items()}
+    masks["val_mask"] &= validating & (torch.arange(3 * size) < size)
+    whole = Data(x=torch.ones(3 * size, 1), edge_index=torch.zeros(2, 0, dtype=torch.int64), y=y, **masks)
+    members = tuple(torch.arange(k * size, (k + 1) * size) for k in range(3))
+    settings = SplitSettings(scope="auto", stratified=True)
+    together = make_split(whole, Partition(owners, members, (False,) * 3), settings, 4)
+    for k, name in enumerate(owners):
+        mine = {key: value[members[k]] for key, value in masks.items()} if k != 1 else {}
+        data = Data(x=whole.x[members[k]], edge_index=whole.edge_index, y=y[members[k]], **mine)
+        alone = make_split(data, Partition((name,), (torch.arange(size),), (False,)), settings, 4, given_masks(whole))
+        assert torch.equal(alone.client_roles[0], together.client_roles[k]), name

@@ -355,3 +355,44 @@ def test_equals_pyg_on_cora(kind: str, planetoid_cora: Data) -> None:
     for x in (data.x, data.x.to_sparse_csr()):
         cut = batch_of(Data(x=x, edge_index=data.edge_index, y=data.y), ["a", "b", "c"], members, roles, [False] * 3)
         assert_equals_pyg(settings_of(kind, hidden=16), cut, classes=7)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize(("layers", "head"), [(1, False), (2, False), (3, True)])
+def test_rows_of_a_large_graph_are_those_of_all_at_once(
+    kind: str, layout: str, layers: int, head: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = toy_batch(layout=layout)
+    backbone = make_backbone(ModelSettings(kind=kind, layers=layers, hidden=8, head=head), graph.x.width, 3)
+    one = backbone.init(torch.Generator().manual_seed(1))
+    params = {name: torch.cat([value * (k + 1) for k in range(3)]) for name, value in one.items()}
+    with torch.no_grad():
+        at_once = backbone.logits(params, graph)
+        monkeypatch.setattr("suture.nn.backbones.LARGE", 0)
+        monkeypatch.setattr("suture.nn.backbones.ROWS_AT_ONCE", 5)  # blocks begin and end inside clients
+        by_rows = backbone.logits(params, graph)
+    assert at_once.abs().max() > 0.1
+    assert torch.allclose(by_rows, at_once, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+@pytest.mark.parametrize("viewed", [False, True])
+def test_the_order_of_product_and_propagation_changes_rounding_only(kind: str, layout: str, viewed: bool) -> None:
+    graph = toy_batch(layout=layout)
+    view = View(graph, torch.tensor([0, 3, 8, 9, 12, 20, 26])) if viewed else None
+    outcomes = []
+    for narrow_first in (False, True):
+        settings = ModelSettings(kind=kind, layers=2, hidden=8, narrow_first=narrow_first)
+        backbone = make_backbone(settings, graph.x.width, 3)
+        start = backbone.init(torch.Generator().manual_seed(1))
+        params = {name: torch.cat([value * (k + 1) for k in range(3)]).requires_grad_() for name, value in start.items()}
+        out = backbone.logits(params, graph, view=view)
+        grads = torch.autograd.grad((out * torch.arange(3)).sum(), list(params.values()))
+        outcomes.append([out.detach(), *grads])
+    for before, after in zip(*outcomes, strict=True):
+        assert torch.allclose(after, before, atol=1e-4, rtol=1e-4)
+    assert outcomes[0][0].abs().max() > 0.1
+    if layout == "dense, narrow":
+        assert ("gcn_input_once" if kind == "gcn" else "mean_input_once") in vars(graph)

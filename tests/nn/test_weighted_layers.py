@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import io
 from typing import Any
 
 import pytest
@@ -16,7 +18,6 @@ from torch_geometric.nn import GATConv, GCNConv, GraphSAGE, MessagePassing, Sequ
 from torch_geometric.nn.models import GCN
 from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
-from suture.commands.inspecting import pyg_snippet
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, View, batch_of
@@ -25,10 +26,17 @@ from suture.nn.backbones import BACKBONES, Sage, make_backbone
 from suture.nn.export import OURS, WeightedMeanConv, arguments, state_for_pyg, to_module, to_pyg
 from suture.nn.module import ModuleBackbone, takes_weights
 from suture.nn.sampler import sample_batch
+from suture.report.loader import Told, loader_code
 from suture.settings import ModelSettings
 
 KINDS = ("gcn", "sage", "gprgnn", "gat", "mlp")
 FEATURES, CLASSES, SIZES = 300, 3, (16, 9, 12)
+
+
+@pytest.fixture(autouse=True)
+def _pygs_class_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyG leaves the call of whatever Sequential it compiled last in the class."""
+    monkeypatch.setattr(Sequential, "forward", Sequential.forward)
 
 
 def weighted_batch(seed: int = 0, *, undirected: bool = False, features: int = FEATURES) -> GraphBatch:
@@ -184,6 +192,28 @@ def test_without_weights_a_weighted_export_is_the_plain_one(kind: str) -> None:
     torch.testing.assert_close(weighted(one.x, one.edge_index, None), plain(one.x, one.edge_index))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_call_of_another_sequential_is_not_ours(weighted: bool) -> None:
+    """PyG leaves the call of whatever it compiled last in the class."""
+    settings, one = settings_of("sage"), weighted_batch().client_data(0)
+    inputs = (one.x, one.edge_index, one.edge_weight) if weighted else (one.x, one.edge_index)
+    before = to_pyg(random_params(settings), settings, FEATURES, CLASSES, weighted=weighted)
+    expected = before(*inputs)
+    compiled = Sequential("x, strange", [(nn.Linear(FEATURES, 1), "x -> x")])
+    assert compiled(one.x, None).shape == (SIZES[0], 1)
+    after = to_pyg(random_params(settings), settings, FEATURES, CLASSES, weighted=weighted)
+    copied = copy.deepcopy(after)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert torch.equal(before(*inputs), expected) and torch.equal(after(*inputs), expected)
+    assert not copied(*inputs).any(), "a copy calls its own layers"
+    kept = io.BytesIO()
+    torch.save(after, kept)
+    kept.seek(0)
+    assert torch.load(kept, weights_only=False).state_dict().keys() == after.state_dict().keys()
+
+
 @pytest.mark.parametrize("layer", OURS, ids=lambda layer: layer.__name__)
 def test_layers_that_pyg_lacks_can_be_pasted(layer: type[nn.Module]) -> None:
     space: dict[str, Any] = {"nn": nn, "torch": torch, "Tensor": Tensor, "gcn_norm": export.gcn_norm}
@@ -204,11 +234,14 @@ def test_the_printed_snippet_runs(kind: str, tmp_path: Any) -> None:
     params = random_params(settings)
     module = to_pyg(params, settings, FEATURES, CLASSES, weighted=True)
     file = tmp_path / "model.safetensors"
-    safetensors.torch.save_file(state_for_pyg(params, settings), file)
-    space: dict[str, Any] = {"x": one.x, "edge_index": one.edge_index, "edge_weight": one.edge_weight}
-    exec(pyg_snippet(module, file, row_normalised=False), space)
+    weighted = "edge_weight" in arguments(module, weighted=True)
+    told = Told(kind="value", outputs=CLASSES, features=FEATURES, edges="as given", weighted=weighted)
+    safetensors.torch.save_file(state_for_pyg(params, settings), file, told.metadata())
+    space: dict[str, Any] = {}
+    exec(loader_code(module, told, "A model", file, whole=False), space)
+    scores = space["predict"](one.x, one.edge_index, one.edge_weight)
     ours = make_backbone(settings, FEATURES, CLASSES).logits(params, weighted_batch())[: SIZES[0]]
-    torch.testing.assert_close(space["scores"], ours, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(scores, ours, atol=1e-5, rtol=1e-4)
 
 
 class Hearing(nn.Module):

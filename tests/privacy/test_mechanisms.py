@@ -38,7 +38,7 @@ def one_step(backbone: Backbone, graph: GraphBatch, settings: TrainingSettings, 
     """(parameters before, parameters after one epoch)."""
     start = tile(backbone.init(generator(0, "weights")), len(graph.ids))
     after, _, _ = train_locally(
-        graph, start, fresh_moments(start, settings), lambda p, b: b.cross_entropy(backbone, p), settings, rng
+        graph, start, fresh_moments(start, settings), lambda p, b: b.loss(backbone, p), settings, rng
     )
     return start, after
 
@@ -190,7 +190,7 @@ def test_an_empty_step_still_adds_its_noise() -> None:
     assert empty > 0
     moments = fresh_moments(start, settings)
     _, moments, _ = train_locally(
-        graph, start, moments, lambda p, b: b.cross_entropy(backbone, p), settings, Streams.of(0, graph.ids, "test")
+        graph, start, moments, lambda p, b: b.loss(backbone, p), settings, Streams.of(0, graph.ids, "test")
     )
     assert int(moments["step"]) == int(graph.num_train)
 
@@ -243,7 +243,7 @@ def test_running_statistics_stay_at_home() -> None:
     start = tile(backbone.init(generator(0, "weights")), len(GRAPH.ids))
 
     def objective(params: Tree, batch: Batch) -> Tensor:
-        return batch.cross_entropy(backbone, params)
+        return batch.loss(backbone, params)
 
     for sigma in (0.0, 1.0):
         settings = TrainingSettings(dp_sigma=sigma, batch_size=2)

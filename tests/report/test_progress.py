@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from suture.graph import carving
 from suture.report.progress import state, watching
 from suture.runs.outcome import Tick
 
@@ -45,3 +46,12 @@ def test_live_line_fits_the_terminal_and_finished_runs_stay(width: int) -> None:
     text = file.getvalue()
     assert "1/18 fedsage seed 12: round 10/10" in text and "2/18 fedprox seed 12: round 10/10" in text
     assert "…" not in text
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_long_cuts_are_told_of(quiet: bool) -> None:
+    file = io.StringIO()
+    with watching(Console(file=file, width=60), 1, quiet=quiet):
+        carving.log.info("cutting %s", "9 nodes with metis, roughly 1 s to 2 s")
+    carving.log.info("not listened to any more")
+    assert file.getvalue() == ("" if quiet else "cutting 9 nodes with metis, roughly 1 s to 2 s\n")

@@ -90,7 +90,8 @@ def _average_precision(score_E: Tensor, positive_E: Tensor, group_E: Tensor, gro
     owner_T = ranked.group[last_T]
     total_G = torch.bincount(group_E, minlength=groups)
     positives_G = torch.bincount(ranked.group[ranked.positive], minlength=groups)
-    found_T = torch.bincount(ranked.tie, weights=ranked.positive.double(), minlength=last_T.numel())
+    # Of nothing, bincount counts in whole numbers, whatever the weights.
+    found_T = torch.bincount(ranked.tie, weights=ranked.positive.double(), minlength=last_T.numel()).double()
     above_T = found_T.cumsum(0) - pointers(positives_G)[owner_T]
     precision_T = above_T / (last_T + 1 - pointers(total_G)[owner_T])
     area = found_T.new_zeros(groups).index_add_(0, owner_T, found_T * precision_T)

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from suture.core.storage import make_folder, read_json, write_json
-from suture.errors import DataError, StorageError, SutureError
+from suture.errors import StorageError, SutureError
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.cohort import OwnersCohort
-from suture.federation.wire.frames import Frame
+from suture.federation.coordinator.settling import Settling
 from suture.federation.wire.orders import ORDER, Order
-from suture.federation.wire.reasons import Code, Reason, Refused, Unreachable
+from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.federation.wire.status import PROGRESS, STATUS, State, Status
-from suture.federation.wire.terms import Terms, terms_of
 from suture.method import Method, Task
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
@@ -108,15 +107,16 @@ class Coordinator:
     def _carry_on(self) -> Outcome:
         folder, made = open_folder(self.order, self.path, self.door())
         try:
-            features, classes = self._described()
-            terms = terms_of(made, features, classes, self.order.secure)
-            return self._run(folder, made.methods[0], made.protocol, terms)
+            settling = Settling(self.order, made, folder, self.transport, self.audit, self._is_asked)
+            return self._run(folder, made.methods[0], made.protocol, settling)
         finally:
             folder.close()
 
-    def _run(self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, terms: Terms) -> Outcome:
+    def _run(self, folder: RunFolder, method: Method[Any, Any], protocol: Protocol, settling: Settling) -> Outcome:
+        terms = settling.terms()
         task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link", metric=terms.metric)
         ledger, robust = RunLedger(folder.ledger), robust_for(method, self.order.secure)
+        settling.record_census(ledger)
         self.cohort = cohort = OwnersCohort.start(
             method,
             task,
@@ -141,26 +141,8 @@ class Coordinator:
         self.audit.note("run finished", run=self.order.run, method=method.name)
         return outcome
 
-    def _described(self) -> tuple[int, int]:
-        """Features and classes, as all owners say; an owner that differs is named."""
-        answers: dict[str, tuple[int, int]] = {}
-        missing: dict[str, Reason] = {}
-        for owner in self.transport.owners:
-            try:
-                data = self.transport.call(owner, Frame({"verb": "describe"}).pack(), self.order.faults.step_timeout)
-                frame = Frame.unpack(data)
-                if (refused := frame.refused) is not None:
-                    raise Refused(f"owner {owner} refuses: {refused}", refused.code)
-                answers[owner] = frame.number("features"), frame.number("classes")
-            except Unreachable as error:
-                missing[owner] = Reason.of(error)
-        if not answers or (missing and self.order.faults.on_loss == "wait"):
-            raise OwnersLost(missing)
-        widths = {owner: features for owner, (features, _) in answers.items()}
-        if len(set(widths.values())) > 1:
-            shown = ", ".join(f"{owner} has {width}" for owner, width in widths.items())
-            raise DataError(f"owners must have the same features: {shown}; prepare their files alike")
-        return next(iter(widths.values())), max(classes for _, classes in answers.values())
+    def _is_asked(self, cohort: OwnersCohort[Any]) -> None:
+        self.cohort = cohort
 
     def _watch(self, tick: Tick) -> None:
         self.tick = tick

@@ -104,7 +104,7 @@ class Desk:
         run: RunAtOwner[Any] = RunAtOwner(name, agreed, folder, terms, number)
         run.rewind(number)
         self._runs[name] = run
-        self.audit.note("opened", run=name, method=agreed.method.name)
+        self.audit.note("opened", run=name, method=agreed.method.name, notes=list(agreed.card.notes))
         return Frame({"features": agreed.task.features, "answered": run.held[0]})
 
     def _run(self, frame: Frame) -> RunAtOwner[Any]:

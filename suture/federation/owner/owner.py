@@ -7,21 +7,25 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from suture.core.storage import Json, make_folder, read_json, write_json
-from suture.errors import IntegrityError
+from suture.errors import ConfigError, DataError, IntegrityError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.owner.desk import Desk
+from suture.federation.owner.holding import Holding, read_holding
 from suture.federation.owner.policy import Cost, Policy, cost_of, load_policy, noisy_steps
 from suture.federation.owner.run import Agreement
 from suture.federation.wire.reasons import Code, Refused
-from suture.federation.wire.terms import read_terms
-from suture.graph.links import hide_links
-from suture.graph.shard import Shard, load_shard
-from suture.method import Task
+from suture.federation.wire.terms import Terms, read_terms
+from suture.graph.batch import GraphBatch
+from suture.graph.data import fingerprint
+from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
 from suture.privacy.accountant import facts_of
+from suture.runs.card import DataCard
+from suture.runs.piece import OwnersPiece
 
 OWNER = "owner.json"
 SPENT = "spent.json"
@@ -57,15 +61,15 @@ class Owner:
         `plugins` are methods of its own, such as `fedgta.py:FedGTA`. Nobody else can add to them.
         """
         make_folder(home).chmod(0o700)
-        load_shard(data)
+        read_holding(data)
         paths = {"data": str(data.resolve()), "policy": str(policy.resolve()) if policy else None}
         write_json(home / OWNER, {"owner": name, **paths, "plugins": [absolute(one, "method") for one in plugins]})
         return Owner.at(home)
 
     @cached_property
-    def shard(self) -> Shard:
+    def holding(self) -> Holding:
         """The owner's graph, read once."""
-        return load_shard(self.data)
+        return read_holding(self.data)
 
     @property
     def audit(self) -> AuditLog:
@@ -77,35 +81,78 @@ class Owner:
         return Desk(self.name, self.home, self.describe, self.agree, self.audit)
 
     def describe(self) -> dict[str, Json]:
-        """What everybody must know before a run: the width of the features and the number of classes."""
-        return {"features": self.shard.features, "classes": self.shard.classes}
+        """What everybody must know before a run."""
+        return self.holding.described().as_json()
 
     def agree(self, run: str, content: dict[str, Json]) -> Agreement:
         """Accept or refuse the terms of a run."""
         terms, method = read_terms(content, self.door)
-        if terms.features != self.shard.features:
-            raise Refused(
-                f"the terms speak of {terms.features} features, this owner's nodes have {self.shard.features}", Code.TERMS
-            )
-        if terms.task == "node" and terms.classes < self.shard.classes:
-            raise Refused(f"the terms speak of {terms.classes} classes, this owner has {self.shard.classes}", Code.TERMS)
-        graph = self.shard.batch(self.name, terms.row_normalise)
+        self._check_fit(terms)
+        link = terms.task == "link"
+        try:
+            if not link and not terms.is_census:
+                check_target(method, terms.handling.target)
+            piece = self.holding.piece(self.name, terms.handling, terms.seed, link)
+        except (ConfigError, DataError) as error:
+            raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
+        graph = piece.graph
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
-        if terms.task == "link":
-            graph = hide_links(graph, terms.split, terms.seed)
         if terms.secure and not method.sums:
             raise Refused(
                 f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates", Code.TERMS
             )
-        cost, spent = cost_of(terms, method, facts_of(graph)[0]), Cost.read(self.home / SPENT)
-        self.policy.check(terms, cost, [other for name, other in spent.items() if name != run])
-        write_json(self.home / SPENT, {name: asdict(one) for name, one in {**spent, run: cost}.items()})
+        self._charge(run, terms, method, graph)
         noisy = {used.step: terms.rounds for used in noisy_steps(method)}
         # The run's seed is public. Noise that everybody could draw again would hide nothing.
         salt = self._secret() if noisy else ""
-        task = Task(terms.features, terms.classes, terms.seed, link=terms.task == "link", metric=terms.metric)
-        return Agreement(method, graph, task, self.policy.permit, terms.secure, salt, noisy)
+        task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
+        card = self._card(piece, terms)
+        names = [str(name) for name in piece.data.get("node_name") or graph.node_id.tolist()]
+        return Agreement(method, graph, task, self.policy.permit, names, card, terms.secure, salt, noisy)
+
+    def _check_fit(self, terms: Terms) -> None:
+        """Refuse terms that speak of other features or labels than this owner has."""
+        mine = self.holding.described()
+        if terms.features != mine.features:
+            raise Refused(
+                f"the terms speak of {terms.features} features, this owner's nodes have {mine.features}", Code.TERMS
+            )
+        if terms.task == "node" and terms.classes < mine.classes:
+            raise Refused(f"the terms speak of {terms.classes} classes, this owner has {mine.classes}", Code.TERMS)
+        if terms.handling.target.kind != mine.kind:
+            raise Refused(
+                f"the terms speak of labels of the kind {terms.handling.target.kind!r}, this owner's are {mine.kind!r}",
+                Code.TERMS,
+            )
+
+    def _charge(self, run: str, terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
+        """Ask the policy, and write down what the run takes from the owner's budgets; a census takes nothing."""
+        cost, spent = cost_of(terms, method, facts_of(graph)[0]), Cost.read(self.home / SPENT)
+        self.policy.check(terms, cost, [other for name, other in spent.items() if name != run])
+        if not terms.is_census:
+            write_json(self.home / SPENT, {name: asdict(one) for name, one in {**spent, run: cost}.items()})
+
+    def _card(self, piece: OwnersPiece, terms: Terms) -> DataCard:
+        """What this owner's own record of the run says of its graph."""
+        data = piece.data
+        return DataCard(
+            dataset=str(self.data),
+            fingerprint=fingerprint(data),
+            nodes=int(data.num_nodes),
+            edges=int(data.edge_index.shape[1]),
+            features=terms.features,
+            outputs=terms.classes,
+            kind=terms.handling.target.kind,
+            metric=terms.metric,
+            owners=(self.name,),
+            directed=bool(data.get("directed")),
+            weighted=data.get("edge_weight") is not None,
+            class_names=tuple(data.get("class_names") or ()),
+            feature_names=tuple(data.get("feature_names") or ()),
+            statistics=terms.handling.statistics,
+            notes=piece.notes,
+        )
 
     def _secret(self) -> str:
         path = self.home / SECRET

@@ -6,6 +6,7 @@ max_rounds = 200                       # iterations of one run
 total_rounds = 1000                    # iterations of all runs together
 max_message_bytes = 50_000_000
 require_secure_aggregation = false
+statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
 [privacy]                              # if present, only runs with DP-SGD, within this budget for all of them together
 epsilon = 8.0
 delta = 1e-5
@@ -92,11 +93,19 @@ class Policy:
     """The largest reply."""
     require_secure_aggregation: bool = False
     """Refuse runs in which the coordinator would see this owner's own update."""
+    statistics: bool | None = None
+    """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
+    unless there is a privacy budget, as they leave without noise."""
     privacy: Budget | None = None
     """Refuse runs without DP-SGD, and those with which all runs would cost more than this (epsilon, delta)."""
 
     def check(self, terms: Terms, cost: Cost, earlier: Sequence[Cost]) -> None:
         """Refuse terms that this owner does not accept; `earlier` is what its other runs have cost."""
+        if self.require_secure_aggregation and not terms.secure:
+            raise Refused("the policy requires secure aggregation, and this run has none", Code.POLICY)
+        if terms.is_census:
+            self._check_statistics()
+            return
         spent_rounds = sum(other.rounds for other in earlier)
         if self.methods is not None and terms.method not in self.methods:
             raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}", Code.POLICY)
@@ -108,10 +117,19 @@ class Policy:
                 f"{terms.rounds} more are asked",
                 Code.BUDGET,
             )
-        if self.require_secure_aggregation and not terms.secure:
-            raise Refused("the policy requires secure aggregation, and this run has none", Code.POLICY)
         if self.privacy is not None:
             self._check_privacy(self.privacy, cost, earlier)
+
+    def _check_statistics(self) -> None:
+        needed = "this run needs them first (to standardise features, to weigh classes or edges, or to choose a metric)"
+        if self.statistics is False:
+            raise Refused(f"the policy forbids statistics to leave, and {needed}", Code.POLICY)
+        if self.statistics is None and self.privacy is not None:
+            raise Refused(
+                f"the policy has a privacy budget, statistics would leave without noise, and {needed}; "
+                "its owner can allow them with statistics = true",
+                Code.POLICY,
+            )
 
     def _check_privacy(self, budget: Budget, cost: Cost, earlier: Sequence[Cost]) -> None:
         if not cost.noise:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
-import io
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
@@ -15,6 +13,7 @@ from typing import Any, Generic
 import torch
 
 from suture.core.message import Message, Model, Nothing
+from suture.core.metrics import metric_for
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_atomically, write_json
 from suture.core.streams import Streams
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
@@ -26,10 +25,14 @@ from suture.method import Clients, Method, S, Task
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
 from suture.privacy.secure_aggregation import Member
+from suture.runs.appraisal import appraise, examples_of, warnings_of
+from suture.runs.card import DataCard
 from suture.runs.checkpoint import load_models, save_models
+from suture.runs.folder import DATA, EVALUATION, MODELS
+from suture.runs.predictions import predictions_csv
 
 TERMS = "terms.json"
-MODEL, PREDICTIONS = "model.safetensors", "predictions.csv"
+PREDICTIONS, FINISHED = "predictions.csv", "finished.json"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class Agreement:
     task: Task
     permit: Callable[[str, Message], None]
     """(step, reply): raises `Refused` where the owner's policy forbids what would leave."""
+    names: Sequence[str]
+    """Ids of the nodes, as the owner knows them."""
+    card: DataCard
+    """What is known of the owner's graph; it stays here."""
     secure: bool = False
     """Replies to summed steps leave under secure aggregation only."""
     salt: str = ""
@@ -166,16 +173,26 @@ class RunAtOwner(Generic[S]):
             model = Model(graph.ids, models[graph.ids[0]])
         else:
             raise Refused("no model was handed over or retained", Code.MALFORMED)
-        self._save(self.folder / MODEL, model)
+        self._save(self.folder / MODELS, model)
         with torch.no_grad():
             predicted = method.predict(graph, model, task)
+        names, classes = self.agreed.names, self.agreed.card.class_names
+        write_json(self.folder / DATA, self.agreed.card.as_json())
         if graph.pairs is None:
-            lines = io.StringIO()
-            rows = csv.writer(lines)
-            rows.writerow(["node", "prediction"])
-            rows.writerows(zip(graph.node_id.tolist(), predicted.argmax(1).tolist(), strict=True))
-            write_atomically(self.folder / PREDICTIONS, lines.getvalue().encode())
-        write_json(self.folder / "finished.json", {"run": self.name, "method": method.name, "nodes": graph.num_nodes})
+            write_atomically(self.folder / PREDICTIONS, predictions_csv(graph, predicted, names, classes).encode())
+        about = {"run": self.name, "method": method.name, "nodes": graph.num_nodes}
+        write_json(self.folder / FINISHED, {**about, "warnings": self._appraised(number, model, classes)})
+
+    def _appraised(self, number: int, model: Model, classes: Sequence[str]) -> list[str]:
+        """Write down how good the model is on the graph it was tested on; what a reader of these numbers must know."""
+        method, task = self.agreed.method, self.agreed.task
+        clients = Clients(self.agreed.graph, self.state_before(number + 1), self._rng("peek"), task)
+        with torch.no_grad():
+            seen = method.seen(clients, training=False)
+            examples = examples_of(seen, method.predict(seen, model, task))
+        evaluation = appraise(examples, metric_for(task.metric, examples.predicted), classes)
+        write_json(self.folder / EVALUATION, evaluation)
+        return list(warnings_of(examples, evaluation))
 
     def _retained(self) -> list[int]:
         return sorted(int(path.stem) for path in (self.folder / "retained").glob("*.safetensors"))

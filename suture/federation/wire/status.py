@@ -46,6 +46,7 @@ class Status:
     seconds: float = 0.0
     line: Mapping[str, Any] = field(default_factory=dict)
     last_validation: float | None = None
+    in_percent: bool = True
     absent: Mapping[str, Reason] = field(default_factory=dict)
     """Owners that are lost at the moment."""
     reason: Reason | None = None

@@ -14,12 +14,17 @@ from suture.config.strict import strict, strict_values
 from suture.core.metrics import metric_for
 from suture.core.storage import Json
 from suture.errors import ConfigError
+from suture.federation.wire.description import Description
 from suture.federation.wire.reasons import Code, Refused
+from suture.graph.target import Target
 from suture.method import Method
-from suture.methods import DOOR, Methods, own_fields
+from suture.methods import DOOR, AnyMethod, Methods, own_fields
+from suture.methods.census import Census
 from suture.plugins import refuse_spelled
+from suture.runs.counting import Counts, target_from
+from suture.runs.piece import Handling
 from suture.runs.plan import Plan
-from suture.settings import METRICS, Count, ModelSettings, Seed, SplitSettings, TrainingSettings
+from suture.settings import METRICS, Count, ModelSettings, Seed, TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,8 @@ class Terms:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     task: Literal["node", "link"] = "node"
     """Classify nodes, or predict links."""
-    split: SplitSettings = field(default_factory=SplitSettings)
-    """How links are divided, in link prediction."""
-    row_normalise: bool = False
-    """Divide each node's features by their sum."""
+    handling: Handling = field(default_factory=Handling)
+    """What owners do with their graphs before the first step."""
     rounds: Annotated[int, Field(ge=0)] = 0
     """Iterations of the whole plan."""
     metric: Annotated[str, METRICS] = "auto"
@@ -51,28 +54,49 @@ class Terms:
     secure: bool = False
     """Updates are sent under secure aggregation: the coordinator learns their sum alone."""
 
+    @property
+    def is_census(self) -> bool:
+        """Whether owners are to count, before the run that needs it."""
+        return self.method == Census.name
+
     def as_json(self) -> dict[str, Json]:
         """For the wire."""
         plain: dict[str, Json] = _plain(asdict(self))
         return plain
 
 
-def terms_of(made: Plan, features: int, classes: int, secure: bool = False) -> Terms:
-    """The terms of a plan's one run."""
+def terms_of(made: Plan, common: Description, secure: bool = False, counts: Counts | None = None) -> Terms:
+    """The terms of a plan's one run between owners whose graphs have this in common; `counts` is what they counted."""
     protocol, method = made.protocol, made.methods[0]
+    statistics, target = counts.statistics if counts else None, Target(common.kind)
+    if statistics is not None and protocol.task == "node":
+        target = target_from(statistics, protocol, common.kind)
     return Terms(
         method=method.name,
-        features=features,
-        classes=protocol.model.hidden if protocol.task == "link" else classes,
+        features=common.features,
+        classes=protocol.model.hidden if protocol.task == "link" else common.classes,
         seed=made.seeds[0],
         fields={name: getattr(method, name) for name in sorted(own_fields(type(method)))},
         model=method.model,
         training=method.training,
         task=protocol.task,
-        split=protocol.split,
-        row_normalise=protocol.preprocess.row_normalise,
+        handling=Handling(protocol.preprocess, protocol.split, common.masks, target, statistics),
         rounds=sum(phase.times for phase in method.plan()),
-        metric=protocol.evaluation.metric,
+        metric=counts.metric if counts else protocol.evaluation.metric,
+        secure=secure,
+    )
+
+
+def census_terms(made: Plan, common: Description, secure: bool = False) -> Terms:
+    """The terms of the census before that run."""
+    protocol, method = made.protocol, Census()
+    return Terms(
+        method=method.name,
+        features=common.features,
+        classes=common.classes,
+        seed=made.seeds[0],
+        handling=Handling(protocol.preprocess, protocol.split, common.masks, Target(common.kind)),
+        rounds=sum(phase.times for phase in method.plan()),
         secure=secure,
     )
 
@@ -83,7 +107,8 @@ def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, M
         refuse_spelled(content)
         terms = strict(Terms, content, "terms")
         metric_for(terms.metric, terms.task)
-        kind = door.by_name(terms.method)
+        terms.handling.check(terms.features, terms.classes)
+        kind: AnyMethod = Census if terms.is_census else door.by_name(terms.method)
         if kind.sees_uncut_graph:
             raise ConfigError(f"{terms.method} trains on the uncut graph, which no owner has")
         values = strict_values(kind, {k: v for k, v in terms.fields.items() if v is not None}, kind.name)

@@ -52,13 +52,13 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import pointers
-from suture.core.message import Nothing, Rows
+from suture.core.message import Nothing, Record, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, prefixed
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
-from suture.method import Clients, Cohort, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
 from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
 from suture.methods.feddep.fused import FusedSage, with_embeddings
@@ -89,12 +89,21 @@ class Generating(Kept):
 
 
 @dataclass(frozen=True)
+class Generators(Record):
+    """What mends a graph after a run: each client's DGen, [K, ...]."""
+
+    generator: Tree
+
+
+@dataclass(frozen=True)
 class FedDep(ModelAveraging[Server, Generating]):
     """FedAvg over subgraphs mended with generated embeddings of missing neighbours."""
 
     name: ClassVar[str] = "feddep"
     summary: ClassVar[str] = "FedAvg on subgraphs mended with deep embeddings of missing neighbours"
     paper: ClassVar[str] = "Zhang et al., SDM 2024"
+    mends: ClassVar[Mends] = "any"
+    memory: ClassVar[type[Record]] = Generators
 
     d_z: Count = 128
     """Width of generated embeddings, 64 to 256 in the paper."""
@@ -331,11 +340,23 @@ class FedDep(ModelAveraging[Server, Generating]):
 
     def seen(self, clients: Clients[Generating], training: bool) -> GraphBatch:
         """Line 6: the whole graphs, mended by the share of the generated embeddings that Ber(r) keeps; in tests by all."""
+        return self.mended(clients, clients.state.generator, self.kept_share if training else 1.0)
+
+    def mended(self, clients: Clients[Record], generator: Tree, share: float) -> GraphBatch:
+        """Line 6 with a share of what the generators make of the clients' graphs."""
         if not self.dgen:
             return clients.graph
-        share = self.kept_share if training else 1.0
         graph, rng = clients.graph, clients.rng.fork("mend")
         with torch.no_grad():
-            made = self.deep_generator(clients.task)(clients.state.generator, graph, rng.fork("noise"))
+            made = self.deep_generator(clients.task)(generator, graph, rng.fork("noise"))
             z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
         return with_embeddings(graph, z_ND)
+
+    def remembered(self, clients: Clients[Generating]) -> Generators:
+        """DGen, without the local F it was trained with."""
+        kept = {name: value for name, value in clients.state.generator.items() if not name.startswith(CLASSIFIER)}
+        return Generators(clients.ids, kept)
+
+    def recalled(self, clients: Clients[Generators]) -> GraphBatch:
+        """As in tests."""
+        return self.mended(clients, clients.state.generator, 1.0)

@@ -57,7 +57,7 @@ from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Cohort, Method, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Method, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, Server, weighted_loss
 from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
 from suture.methods.fedggr.fusion import Fusion, one_of
@@ -113,6 +113,8 @@ class FedGgr(Method[GraphServer, Embedded]):
     summary: ClassVar[str] = "the server learns a graph over all clients' nodes and sends embeddings of them"
     paper: ClassVar[str] = "Liu et al., 2023"
     one_model: ClassVar[bool] = False
+    mends: ClassVar[Mends] = "known"
+    of_nodes: ClassVar[tuple[str, ...]] = (GLOBAL,)
 
     k: Count = 20
     """Neighbours each node chooses in the learned graph."""
@@ -226,13 +228,12 @@ class FedGgr(Method[GraphServer, Embedded]):
         own: Tree = {}
         if self.gsl:
             own = self.server_graph.init(self.model.hidden, self.widths(task)[1], generator(task.seed, "server weights"))
-        shared = self.gsl and self.alignment == "averaged"
         return GraphServer(
             SERVER,
             params=self.initial_params(task),
             own=own,
             moments=fresh_moments(own, self.training) if own else {},
-            autoencoder=self.initial_autoencoder(task) if shared else {},
+            autoencoder=self.initial_autoencoder(task) if self.gsl and self.alignment == "averaged" else {},
             codes={},
             links=torch.zeros(1, 2, 0, dtype=torch.int64),
             round=0,
@@ -350,8 +351,8 @@ class FedGgr(Method[GraphServer, Embedded]):
     @step
     def local_update(self, clients: Clients[Embedded], down: Down) -> tuple[Embedded, Up]:
         """Lines 3 and 4."""
-        graph, z_NG = clients.graph, down.z.values
-        params, moments = clients.state.params | down.params, clients.state.moments
+        graph, z_NG, moments = clients.graph, down.z.values, clients.state.moments
+        params = clients.state.params | down.params
         if not self.training.keep_optimizer:
             moments = map_tree(torch.zeros_like, moments)
         loss, z_grads = torch.zeros(len(clients.ids)), []
@@ -366,8 +367,7 @@ class FedGgr(Method[GraphServer, Embedded]):
         longest = torch.full((len(clients.ids),), down.longest)
         state = replace(clients.state, params=params, moments=moments, z=down.z, longest=longest)
         sent = {name: params[name] for name in down.params}
-        z_grad = Rows(one_of(z_grads, self.returned), down.z.ptr)
-        return state, Up(clients.ids, sent, z_grad, graph.sizes.float(), loss)
+        return state, Up(clients.ids, sent, Rows(one_of(z_grads, self.returned), down.z.ptr), graph.sizes.float(), loss)
 
     def loss(self, task: Task, z_NG: Tensor, z_grad_NG: Tensor, params: Tree, batch: Batch) -> Tensor:
         """Equation (5) of each client [K]; going backward adds the gradient of Z to `z_grad_NG`."""
@@ -394,7 +394,7 @@ class FedGgr(Method[GraphServer, Embedded]):
         fused = self.local_network(task).logits(model.params, graph)
         if self.gsl:
             padded = model.params[GLOBAL]
-            known = graph.ids == model.ids
+            known = graph.ids == model.ids and padded.shape[1] > 0
             z = padded[segments.client, segments.place] if known else padded.new_zeros(segments.total, padded.shape[2])
             fused = torch.cat([fused, z], 1)
         return self.fusion.classify(model.params, fused, segments)

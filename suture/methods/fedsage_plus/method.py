@@ -60,14 +60,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from suture.core.message import Model, Nothing, Rows
+from suture.core.message import Model, Nothing, Record, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, is_tiled, map_tree, mean, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
-from suture.method import Clients, Cohort, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, Server
 from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.exchange import foreign_gradients, offered_rows, route
@@ -82,7 +83,10 @@ from suture.training.optimisers import Moments, fresh_moments, stepped
 
 @dataclass(frozen=True)
 class Mending(Kept):
-    """What a client keeps: also its generator with moments, a gradient waiting for its foreign part, its new neighbours."""
+    """What a client keeps: also its generator with moments, a gradient waiting for its foreign part, its new neighbours.
+
+    `drawn` [K] is the key of what these were drawn from, with which they can be drawn again.
+    """
 
     generator: Tree
     generator_moments: Moments
@@ -90,11 +94,20 @@ class Mending(Kept):
     source: Rows
     column: Rows
     value: Rows
+    drawn: Tensor
 
     @property
     def generator_steps(self) -> int:
         """Steps that the generators have taken; all clients take them together."""
         return int(self.generator_moments["step"].max())
+
+
+@dataclass(frozen=True)
+class Generators(Record):
+    """What mends a graph after a run: each client's generator [K, ...], and the key [K] of what line 5 drew from."""
+
+    generator: Tree
+    drawn: Tensor
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,8 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     name: ClassVar[str] = "fedsage_plus"
     summary: ClassVar[str] = "FedSage on subgraphs mended by a generator of missing neighbours"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
+    mends: ClassVar[Mends] = "any"
+    memory: ClassVar[type[Record]] = Generators
 
     hidden_share: OpenShare = 0.05
     """h, the share of nodes a client hides to train its generator."""
@@ -201,6 +216,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             source=patch.source,
             column=patch.column,
             value=patch.value,
+            drawn=clients.rng.keys,
         )
 
     def plan(self) -> tuple[Phase[MendingServer], ...]:
@@ -291,17 +307,30 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     def mend(self, clients: Clients[Mending], down: Model) -> tuple[Mending, Nothing]:
         """Line 5: the generator is done, so its moments are dropped."""
         params = clients.state.generator | down.params
+        patch = self.patch(clients, params)
+        done = replace(clients.state, generator=params, generator_moments={}, waiting={}, drawn=clients.rng.keys)
+        return replace(done, source=patch.source, column=patch.column, value=patch.value), Nothing(clients.ids)
+
+    def patch(self, clients: Clients[Record], params: Tree) -> Patch:
+        """Line 5: what generators make for the clients' graphs."""
         mender = Mender(self.neighgen(clients.task), params, self.most, self.unbiased)
         with torch.no_grad():
             trust = torch.ones(len(clients.ids), device=clients.graph.device)
             if self.calibrated:
                 trust = mender.trust(clients, self.hidden_share)
-            patch = mender.patch(clients, trust, self.entries)
-        done = replace(clients.state, generator=params, generator_moments={}, waiting={})
-        return replace(done, source=patch.source, column=patch.column, value=patch.value), Nothing(clients.ids)
+            return mender.patch(clients, trust, self.entries)
 
     def seen(self, clients: Clients[Mending], training: bool) -> GraphBatch:
         """Line 6: the graphs with their generated neighbours, which have no role, so that they are not tested."""
         graph, state = clients.graph, clients.state
         patch = Patch(clients.ids, state.source, state.column, state.value)
         return graph.once("mended", patch.value.values, lambda: with_generated_nodes(graph, patch))
+
+    def remembered(self, clients: Clients[Mending]) -> Generators:
+        """The generators; what they made once they make again."""
+        return Generators(clients.ids, clients.state.generator, clients.state.drawn)
+
+    def recalled(self, clients: Clients[Generators]) -> GraphBatch:
+        """Line 5 on whatever graph a client has now."""
+        drawing = replace(clients, rng=Streams(clients.state.drawn))
+        return with_generated_nodes(clients.graph, self.patch(drawing, clients.state.generator))

@@ -1,0 +1,153 @@
+"""Before a run: what the owners' graphs have in common, what they count together, and the terms that follow.
+
+Terms are settled once. They are kept with the run, statistics and all: a coordinator that was killed goes on with them, and
+asks again only what it had not been told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suture.config.strict import strict
+from suture.core.metrics import metric_for
+from suture.core.storage import LineFile, read_json, read_lines, write_json
+from suture.errors import DataError
+from suture.federation.coordinator.attendance import OwnersLost
+from suture.federation.coordinator.cohort import OwnersCohort
+from suture.federation.wire.description import Description, in_common
+from suture.federation.wire.frames import Frame
+from suture.federation.wire.orders import Order
+from suture.federation.wire.reasons import BadReply, Reason, Refused, Unreachable
+from suture.federation.wire.terms import Terms, census_terms, terms_of
+from suture.graph.target import Target
+from suture.method import Task, check_target
+from suture.methods.census import Census
+from suture.privacy.ledger import RunLedger
+from suture.runs.card import DataCard
+from suture.runs.counting import Counts, concluded, found_in, needs_census
+from suture.runs.folder import RunFolder
+from suture.runs.plan import Plan
+from suture.seam import Audit, Transport
+
+TERMS, CENSUS = "terms.json", "census.jsonl"
+"""What was agreed on, and the ledger of what was sent for it."""
+
+
+@dataclass(frozen=True)
+class Settling:
+    """Settles the terms of one order with the owners behind a transport."""
+
+    order: Order
+    made: Plan
+    folder: RunFolder
+    transport: Transport
+    audit: Audit
+    watched: Callable[[OwnersCohort[Any]], None] = lambda cohort: None
+    """Told who is asked, as somebody may want to know who is absent."""
+
+    @property
+    def path(self) -> Path:
+        """Of the run's folder."""
+        return self.folder.path
+
+    def terms(self) -> Terms:
+        """Those of before, or new ones."""
+        if (self.path / TERMS).exists():
+            return strict(Terms, read_json(self.path / TERMS, "terms"), "terms")
+        common, protocol = self._described(), self.made.protocol
+        if protocol.task == "node":
+            check_target(self.made.methods[0], Target(common.kind))
+            metric_for(protocol.evaluation.metric, common.kind)
+        weighted, counts = bool(common.weighted), None
+        if needs_census(protocol, common.kind, weighted):
+            counts = self._counted(common, weighted)
+        terms = terms_of(self.made, common, self.order.secure, counts)
+        self._keep_card(common, terms, counts)
+        write_json(self.path / TERMS, terms.as_json())
+        return terms
+
+    def record_census(self, ledger: RunLedger) -> None:
+        """What was sent for the terms belongs to the run."""
+        if self.folder.saved is None and (self.path / CENSUS).exists():
+            ledger.replay(
+                {**line, "ask": 0, "step": f"{Census.name}.{line['step']}"} for line in read_lines(self.path / CENSUS)
+            )
+
+    def _described(self) -> Description:
+        """What all owners say of their graphs."""
+        told: dict[str, Description] = {}
+        missing: dict[str, Reason] = {}
+        for owner in self.transport.owners:
+            try:
+                data = self.transport.call(owner, Frame({"verb": "describe"}).pack(), self.order.faults.step_timeout)
+                frame = Frame.unpack(data)
+                if (refused := frame.refused) is not None:
+                    raise Refused(f"owner {owner} refuses: {refused}", refused.code)
+                told[owner] = Description.read(frame.header)
+            except Unreachable as error:
+                missing[owner] = Reason.of(error)
+            except BadReply as error:
+                raise BadReply(f"owner {owner} does not describe its graph as expected: {error}") from error
+        if not told or (missing and self.order.faults.on_loss == "wait"):
+            raise OwnersLost(missing)
+        return in_common(told)
+
+    def _counted(self, common: Description, weighted: bool) -> Counts:
+        """The census between the owners, and what follows from it."""
+        method, terms = Census(), census_terms(self.made, common, self.order.secure)
+        task, lines = Task(terms.features, terms.classes, terms.seed), LineFile(self.path / CENSUS, 0)
+        cohort = OwnersCohort.start(
+            method,
+            task,
+            f"{self.order.run}.{method.name}",
+            self.transport,
+            terms.as_json(),
+            self.audit,
+            faults=self.order.faults,
+            ledger=RunLedger(lines),
+            secure=self.order.secure,
+        )
+        self.watched(cohort)
+        try:
+            server = method.init_server(task)
+            for phase in method.plan():
+                cohort.begin(phase.name, 1)
+                server = cohort.carry_out(phase.body, server)
+                if not float(server.totals["trained"]):
+                    raise DataError(
+                        "no owner has a labelled node that trains; label more nodes, or give masks with some of each"
+                    )
+        finally:
+            lines.close()
+            cohort.close()
+        schema = common.agreement
+        marked = None if schema is None else schema.standardise
+        found = found_in(server, self.made.protocol, common.kind, marked, weighted)
+        self.audit.note("counted", run=self.order.run, secure=self.order.secure, nodes=found.nodes)
+        return concluded(found, self.made.protocol, common.kind, () if schema is None else schema.classes)
+
+    def _keep_card(self, common: Description, terms: Terms, counts: Counts | None) -> None:
+        """What is known here of the owners' graphs; how many nodes each has is not."""
+        schema = common.agreement
+        card = DataCard(
+            dataset=self.order.dataset,
+            fingerprint="",
+            nodes=round(counts.statistics.nodes) if counts else None,
+            edges=None,
+            features=terms.features,
+            outputs=terms.classes,
+            kind=common.kind,
+            metric=terms.metric,
+            owners=self.transport.owners,
+            directed=bool(common.directed) and self.made.protocol.preprocess.direction == "keep",
+            weighted=bool(common.weighted) and self.made.protocol.preprocess.edge_weights != "drop",
+            class_names=() if schema is None else schema.classes,
+            feature_names=() if schema is None else schema.feature_names,
+            statistics=terms.handling.statistics,
+            notes=counts.notes if counts else (),
+        )
+        self.folder.keep_card(card.as_json(), None if schema is None else json.dumps(schema.to_json(), indent=2).encode())

@@ -1,0 +1,92 @@
+"""What an owner tells of its graph before any run: as much as everybody must know, and nothing of any node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from suture.config.strict import strict
+from suture.core.storage import Json
+from suture.errors import ConfigError, DataError
+from suture.federation.wire.reasons import BadReply
+from suture.graph.target import Kind
+from suture.settings import Count
+from suture.tables.schema import Schema, schema_from
+
+
+@dataclass(frozen=True)
+class Description:
+    """One owner's graph, or what those of all owners have in common."""
+
+    features: Count
+    classes: Count
+    """Classes, labels or numbers that are predicted."""
+    kind: Kind = "class"
+    directed: bool | None = None
+    weighted: bool | None = None
+    """Whether edges have a direction, have weights; None: there are no edges."""
+    masks: tuple[str, ...] = ()
+    """Masks that mark labelled nodes."""
+    schema: dict[str, Any] | None = None
+    """What the owners agreed on before they imported; None: the graph came another way."""
+
+    def as_json(self) -> dict[str, Json]:
+        """For the wire."""
+        return asdict(self)
+
+    @staticmethod
+    def read(content: Mapping[str, object]) -> Description:
+        """Check what an owner told."""
+        try:
+            told = strict(Description, content, "description")
+            if told.agreement is not None and len(told.agreement.feature_names) != told.features:
+                raise ConfigError("description.features are not as many as those of its schema")
+        except (ConfigError, DataError) as error:
+            raise BadReply(str(error)) from error
+        return told
+
+    @property
+    def agreement(self) -> Schema | None:
+        """The schema."""
+        return None if self.schema is None else schema_from(self.schema)
+
+
+def in_common(told: Mapping[str, Description]) -> Description:
+    """What all owners' graphs are like; owners whose graphs do not fit together are named."""
+    (first, mine), *others = told.items()
+    for name, theirs in others:
+        _check_pair(first, mine, name, theirs)
+    return replace(
+        mine,
+        classes=max(one.classes for one in told.values()),
+        directed=_same("direction", {name: one.directed for name, one in told.items()}),
+        weighted=_same("weights", {name: one.weighted for name, one in told.items()}),
+        masks=tuple(dict.fromkeys(name for one in told.values() for name in one.masks)),
+    )
+
+
+def _check_pair(first: str, mine: Description, name: str, theirs: Description) -> None:
+    alike = "import all owners' tables with one schema.json"
+    if (mine.schema is None) != (theirs.schema is None):
+        has, lacks = (first, name) if mine.schema else (name, first)
+        raise DataError(f"owner {has}'s graph was imported with a schema, and {lacks}'s has none; {alike}")
+    one, two = mine.agreement, theirs.agreement
+    if one is not None and two is not None and (differs := one.difference(two)) is not None:
+        raise DataError(f"owner {name}'s tables were prepared otherwise than {first}'s: {differs}; {alike}")
+    if mine.features != theirs.features:
+        raise DataError(
+            f"owners must have the same features: {first} has {mine.features}, {name} has {theirs.features}; "
+            "prepare their files alike"
+        )
+    if mine.kind != theirs.kind:
+        raise DataError(f"owner {name}'s labels are of the kind {theirs.kind!r} and {first}'s of the kind {mine.kind!r}")
+
+
+def _same(what: str, told: Mapping[str, bool | None]) -> bool | None:
+    """What those say who have edges."""
+    known = {name: value for name, value in told.items() if value is not None}
+    if len(set(known.values())) > 1:
+        has, lacks = (next(name for name, value in known.items() if value is wanted) for wanted in (True, False))
+        raise DataError(f"edges of owner {has} have {what}, those of {lacks} have none; prepare them alike")
+    return next(iter(known.values()), None)
