@@ -211,6 +211,7 @@ def _look_and_plan(
         seeds=seeds,
         fewest_seeds=seeds if pinned.seeds else FEWEST_SEEDS,
         fewest_rounds=rounds if pinned.rounds else FEWEST_ROUNDS,
+        patience=made.protocol.training.patience,
     )
     trial = fit(paces, tried, limits)
     kept = tuple(candidate for candidate in tried if candidate.name in trial.methods)

@@ -159,7 +159,7 @@ def limits(facts: Facts, seeds: int, reduced: Sequence[str], rounds: int) -> lis
     if reduced:
         lines.append(f"For want of time: {'; '.join(reduced)}. --minutes gives more.")
     lines.append(
-        f"Tried in one process with {rounds} rounds and default settings: the network's time, owners that fail, and what "
-        "tuning or privacy (secure sums, noise) would change are not in it."
+        f"Tried in one process with {rounds} rounds at most and default settings: the network's time, owners that fail, "
+        "and what tuning or privacy (secure sums, noise) would change are not in it."
     )
     return lines

@@ -69,6 +69,12 @@ def test_a_large_graph_is_sampled_before_methods_are_left_out() -> None:
     assert fitted(1e-3, nodes=2 * ENOUGH_NODES).share == pytest.approx(0.5)
 
 
+def test_patience_ends_runs_early() -> None:
+    assert fitted(10 * (5 + 5 + 100 + 10)).rounds == 50
+    trial = fitted(10 * (5 + 5 + 100 + 10), patience=25)
+    assert (trial.seeds, trial.rounds, trial.reduced) == (10, 100, ())
+
+
 def test_what_the_user_asked_for_stays() -> None:
     trial = fitted(1, seeds=7, fewest_seeds=7, fewest_rounds=100)
     assert (trial.seeds, trial.rounds) == (7, 100)
