@@ -59,7 +59,7 @@ html_show_sphinx = False
 
 CHAPTERS = {
     "Start": ["python", "command-line"],
-    "Your data": ["own-data", "predict", "metrics"],
+    "Your data": ["own-data", "assess", "predict", "metrics"],
     "Use": ["data", "partitions", "protocols", "results", "performance"],
     "Methods": ["fedsage", "feddep", "fedpub", "fedggr", "fedgls"],
     "Between owners": ["federation", "privacy"],

@@ -16,7 +16,7 @@ from suture import api
 from suture.assessment.budget import FEWEST_ROUNDS, FEWEST_SEEDS, PILOT_SHARE, SEEDS, Limits, Trial, fit, measure
 from suture.assessment.candidates import ALONE, Candidate, candidates
 from suture.assessment.facts import Facts, look
-from suture.assessment.judging import Evidence, Judged
+from suture.assessment.judging import Evidence, Judged, preferred
 from suture.assessment.sampling import sampled
 from suture.assessment.words import Verdict, described, limits, recommendation, verdict_of
 from suture.core.metrics import Metric, metric_for
@@ -55,7 +55,7 @@ class Assessment:
     known: Known
     methods: tuple[Judged, ...]
     chosen: str | None
-    """The federated method that validation prefers."""
+    """The federated method to prefer; see `judging.preferred`."""
     verdict: Verdict
     recommendation: tuple[str, ...]
     limits: tuple[str, ...]
@@ -211,6 +211,7 @@ def _look_and_plan(
         seeds=seeds,
         fewest_seeds=seeds if pinned.seeds else FEWEST_SEEDS,
         fewest_rounds=rounds if pinned.rounds else FEWEST_ROUNDS,
+        patience=made.protocol.training.patience,
     )
     trial = fit(paces, tried, limits)
     kept = tuple(candidate for candidate in tried if candidate.name in trial.methods)
@@ -235,8 +236,9 @@ def concluded(known: Known, made: Plan, comparison: Comparison, out: Path) -> As
         # Another seed cuts another way, so that owners of the same name are not the same.
         judged = tuple(replace(one, owner_gains={}) for one in judged)
     federated = [one.method for one in judged if one.method != ALONE and not one.central]
-    chosen = comparison.chosen(federated, metric.sign)
     by_name = {one.method: one for one in judged}
+    sent = {name: one.bytes_per_owner for name, one in by_name.items()}
+    chosen = preferred(comparison, federated, metric.sign, sent, known.facts.resampled)
     best = by_name.get(chosen) if chosen is not None else None
     verdict = verdict_of(best, by_name[ALONE], metric)
     return Assessment(
@@ -244,7 +246,7 @@ def concluded(known: Known, made: Plan, comparison: Comparison, out: Path) -> As
         judged,
         chosen,
         verdict,
-        tuple(recommendation(verdict, best, judged, metric)),
+        tuple(recommendation(verdict, best, judged, metric, comparison.chosen(federated, metric.sign))),
         tuple(limits(known.facts, len(made.seeds), known.reduced, known.rounds)),
         metric,
         made.seeds,

@@ -16,7 +16,7 @@ from suture.runs.outcome import Tick
 from suture.runs.prepare import Prepared
 from suture.settings import Protocol
 
-SEEDS, FEWEST_SEEDS, FEWEST_ROUNDS = 5, 3, 20
+SEEDS, GOOD_SEEDS, FEWEST_SEEDS, FEWEST_ROUNDS = 10, 5, 3, 20
 PILOT_ROUNDS = 3
 PILOT_SHARE = 0.15
 """Of the time, for trying out how long a round takes."""
@@ -62,7 +62,13 @@ class Limits:
     seeds: int = SEEDS
     fewest_seeds: int = FEWEST_SEEDS
     fewest_rounds: int = FEWEST_ROUNDS
+    patience: int = 0
+    """Of the protocol: rounds without a better one that end a run."""
     may_sample: bool = True
+
+    def expected(self, rounds: int) -> int:
+        """How many of so many rounds a run will make, roughly: with patience, about twice as many as that."""
+        return min(rounds, 2 * self.patience) if self.patience else rounds
 
 
 def measure(
@@ -108,8 +114,8 @@ def pace_of(method: Method[Any, Any], ticks: Sequence[Tick]) -> Pace:
 def fit(paces: Sequence[Pace], tried: Sequence[Candidate], limits: Limits) -> Trial:
     """The most that fits.
 
-    First fewer seeds, then half the rounds, then samples of a large graph; then the slowest method that nobody asked for
-    is left out, and all of this begins anew. What remains at last is run whatever it takes.
+    First fewer seeds, then half the rounds, then very few seeds, then samples of a large graph; then the slowest method that
+    nobody asked for is left out, and all of this begins anew. What remains at last is run whatever it takes.
     """
     chosen = list(paces)
     wanted = {candidate.name for candidate in tried if candidate.wanted}
@@ -119,17 +125,19 @@ def fit(paces: Sequence[Pace], tried: Sequence[Candidate], limits: Limits) -> Tr
         optional = [pace for pace in chosen if pace.method not in wanted]
         if trial.seconds <= limits.seconds or not optional:
             return replace(trial, reduced=tuple(_told(trial, limits, gone)))
-        slowest = max(optional, key=lambda pace: pace.seconds(limits.rounds))
+        rounds = limits.expected(limits.rounds)
+        slowest = max(optional, key=lambda pace: pace.seconds(rounds))
         chosen.remove(slowest)
-        gone.append(f"{slowest.method}, which would take {_minutes(slowest.seconds(limits.rounds))} a run")
+        gone.append(f"{slowest.method}, which would take {_minutes(slowest.seconds(rounds))} a run")
 
 
 def _fitted(paces: Sequence[Pace], limits: Limits) -> Trial:
     fewest = min(limits.fewest_seeds, limits.seeds)
+    good = min(max(GOOD_SEEDS, fewest), limits.seeds)
     half = max(min(limits.fewest_rounds, limits.rounds), limits.rounds // 2)
-    trial = _trial(paces, limits.seeds, limits.rounds)
-    for seeds, rounds in ((limits.seeds, limits.rounds), (fewest, limits.rounds), (fewest, half)):
-        trial = _trial(paces, seeds, rounds)
+    trial = _trial(paces, limits.seeds, limits.rounds, limits)
+    for seeds, rounds in ((limits.seeds, limits.rounds), (good, limits.rounds), (good, half), (fewest, half)):
+        trial = _trial(paces, seeds, rounds, limits)
         if trial.seconds <= limits.seconds:
             return trial
     if limits.may_sample and limits.nodes > ENOUGH_NODES:
@@ -138,8 +146,8 @@ def _fitted(paces: Sequence[Pace], limits: Limits) -> Trial:
     return trial
 
 
-def _trial(paces: Sequence[Pace], seeds: int, rounds: int) -> Trial:
-    seconds = seeds * sum(pace.seconds(rounds) for pace in paces)
+def _trial(paces: Sequence[Pace], seeds: int, rounds: int, limits: Limits) -> Trial:
+    seconds = seeds * sum(pace.seconds(limits.expected(rounds)) for pace in paces)
     return Trial(tuple(pace.method for pace in paces), seeds, rounds, 1.0, seconds)
 
 

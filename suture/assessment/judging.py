@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,33 @@ class Evidence:
 
     def _gain(self, ours: Sequence[float], theirs: Sequence[float]) -> Gain | None:
         return gain([self.metric.sign * (a - b) for a, b in zip(ours, theirs, strict=True)], self.resampled)
+
+
+def preferred(
+    comparison: Comparison, among: Sequence[str], sign: float, sent: Mapping[str, float], resampled: float
+) -> str | None:
+    """Of the methods that validation cannot tell from the best one, the one that sends least.
+
+    Not one, though, that validation cannot tell from training alone if it can tell the best one from that.
+    """
+    best = comparison.chosen(among, sign)
+    if best is None:
+        return None
+    scores = {
+        name: [math.nan if outcome.validation is None else outcome.validation for outcome in runs]
+        for name in (ALONE, *among)
+        if (runs := [outcome for outcome in comparison.outcomes if outcome.method == name])
+    }
+
+    def surely_better(one: str, other: str) -> bool:
+        told = gain([sign * (a - b) for a, b in zip(scores[one], scores[other], strict=True)], resampled)
+        return told is not None and told.is_sure
+
+    several, helps = len(scores[best]) > 1, surely_better(best, ALONE)
+    tested = [name for name in among if not any(map(math.isnan, scores[name]))]
+    alike = [name for name in tested if several and not surely_better(best, name)]
+    alike = [name for name in alike if not helps or surely_better(name, ALONE)]
+    return min([best, *alike], key=lambda name: sent[name])
 
 
 def _mean(values: Sequence[float]) -> float | None:

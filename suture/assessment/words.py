@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from suture.assessment.candidates import ALONE, OUTSIDE_FROM, labels_differ, meanings_differ
+from suture.assessment.candidates import OUTSIDE_FROM, labels_differ, meanings_differ
 from suture.assessment.facts import Facts
 from suture.assessment.gains import Gain
 from suture.assessment.judging import Judged
@@ -43,8 +43,10 @@ def unit(metric: Metric) -> str:
     return f"points of {metric.name}" if metric.is_share else f"of {metric.name}"
 
 
-def recommendation(verdict: Verdict, best: Judged | None, judged: Sequence[Judged], metric: Metric) -> list[str]:
-    """What to do, in sentences; `best` is the federated method that validation chose."""
+def recommendation(
+    verdict: Verdict, best: Judged | None, judged: Sequence[Judged], metric: Metric, highest: str | None = None
+) -> list[str]:
+    """What to do, in sentences; `best` is the federated method to prefer, `highest` the one that validates best."""
     if best is None or best.gain is None:
         return ["Nothing can be recommended: no federated method could be compared with training alone."]
     told = f"{interval(best.gain, metric)} {unit(metric)} over training alone"
@@ -64,7 +66,7 @@ def recommendation(verdict: Verdict, best: Judged | None, judged: Sequence[Judge
             f"Training alone is as good: federation brings nothing measurable here ({best.method}: {told}, {seeds})."
         )
     lines += _owners(best, metric)
-    lines += _others(verdict, best, judged, metric)
+    lines += _others(best, judged, metric, highest)
     return lines
 
 
@@ -87,14 +89,18 @@ def _owners(best: Judged, metric: Metric) -> Iterator[str]:
         yield f"{'Owner' if len(shown) == 1 else 'Owners'} that would lose: {'; '.join(shown[-MOST_NAMED:])}{more}."
 
 
-def _others(verdict: Verdict, best: Judged, judged: Sequence[Judged], metric: Metric) -> Iterator[str]:
-    for bound in judged:
-        if bound.central and bound.gain is not None:
-            yield f"All tables in one place ({bound.method}) would bring {interval(bound.gain, metric)}."
-    for one in judged if verdict != "alone" else ():
-        others = not one.central and one.method not in (best.method, ALONE)
-        if others and one.gain and one.gain.is_sure and one.bytes_per_owner < best.bytes_per_owner / 2:
-            yield f"{one.method} sends less than half of what {best.method} does, and brings {interval(one.gain, metric)}."
+def _others(best: Judged, judged: Sequence[Judged], metric: Metric, highest: str | None) -> Iterator[str]:
+    for one in judged:
+        if one.gain is not None and one.method == highest != best.method:
+            more = [kind for kind in one.left if kind not in best.left]
+            sends = f"{one.bytes_per_owner / max(best.bytes_per_owner, 1):.1f} times as much"
+            what = f", {' and '.join(more)} too" if more else ""
+            yield (
+                f"{one.method} validates best, but not beyond chance: {interval(one.gain, metric)} over training alone; "
+                f"it sends {sends}{what}."
+            )
+        if one.central and one.gain is not None:
+            yield f"All tables in one place ({one.method}) would bring {interval(one.gain, metric)}."
 
 
 def described(facts: Facts) -> list[str]:
@@ -153,7 +159,7 @@ def limits(facts: Facts, seeds: int, reduced: Sequence[str], rounds: int) -> lis
     if reduced:
         lines.append(f"For want of time: {'; '.join(reduced)}. --minutes gives more.")
     lines.append(
-        f"Tried in one process with {rounds} rounds and default settings: the network's time, owners that fail, and what "
-        "tuning or privacy (secure sums, noise) would change are not in it."
+        f"Tried in one process with {rounds} rounds at most and default settings: the network's time, owners that fail, "
+        "and what tuning or privacy (secure sums, noise) would change are not in it."
     )
     return lines

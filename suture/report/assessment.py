@@ -74,7 +74,8 @@ def _legend(found: Assessment) -> str:
     seeds = listed("seed", found.seeds)
     return (
         f"{metric.title}, {metric.direction}, mean ± deviation over {seeds}, {count(owners, 'owner')}; "
-        f"gains in {unit(metric)} ± 95 % interval; * has the best validation score of the federated methods."
+        f"gains in {unit(metric)} ± 95 % interval; "
+        "* is preferred: of the federated methods that validation cannot tell from the best, the one that sends least."
     )
 
 

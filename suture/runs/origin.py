@@ -21,7 +21,8 @@ FEDERATION = "federation"
 """In place of a dataset's name: the graph is in pieces, and its owners have them."""
 PAPERS, OWN = "fedpub-disjoint", "own"
 """The protocol unless one is named: for graphs of the catalogue, and for those that have owners."""
-WITH_OWNERS = frozenset({"twitch"})
+WITH_OWNERS = {"twitch": ("DE", "ENGB", "ES", "FR", "RU", "TW")}
+"""Graphs of the catalogue that have owners, and their names in the order of their numbers."""
 SCHEMA = "schema.json"
 """Of a folder of `suture import`."""
 
@@ -77,6 +78,8 @@ def load(name: str, data_root: Path | None = None) -> Data:
 
         return GraphFolder.read(name).to_data()
     data = datasets.load(name, data_root)
+    if name.lower() in WITH_OWNERS:
+        data.owners = list(WITH_OWNERS[name.lower()])
     return data if source_of(name) is None else checked(data)
 
 

@@ -32,24 +32,28 @@ def fitted(seconds: float, nodes: int = 1000, **limits: int) -> Trial:
 
 
 def test_everything_if_there_is_time() -> None:
+    trial = fitted(10 * 190)
+    assert (trial.methods, trial.seeds, trial.rounds, trial.share) == (("local", "fedavg", "slow", "quick"), 10, 100, 1.0)
+    assert trial.seconds == pytest.approx(1900) and trial.reduced == ()
+
+
+def test_first_fewer_seeds_then_fewer_rounds_then_very_few_seeds() -> None:
     trial = fitted(5 * 190)
-    assert (trial.methods, trial.seeds, trial.rounds, trial.share) == (("local", "fedavg", "slow", "quick"), 5, 100, 1.0)
-    assert trial.seconds == pytest.approx(950) and trial.reduced == ()
-
-
-def test_first_fewer_seeds_then_fewer_rounds() -> None:
-    trial = fitted(3 * 190)
-    assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 3, 100)
-    assert trial.reduced == ("3 seeds instead of 5",)
+    assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 5, 100)
+    assert trial.reduced == ("5 seeds instead of 10",)
+    trial = fitted(5 * (5 + 5 + 100 + 10))
+    assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 5, 50)
+    assert trial.reduced == ("5 seeds instead of 10", "50 rounds instead of 100")
     trial = fitted(3 * (5 + 5 + 100 + 10))
     assert (len(trial.methods), trial.seeds, trial.rounds) == (4, 3, 50)
-    assert trial.reduced == ("3 seeds instead of 5", "50 rounds instead of 100")
 
 
 def test_then_the_slowest_is_left_out_and_the_rest_has_all_seeds() -> None:
     trial = fitted(5 * 40)
     assert (trial.methods, trial.seeds, trial.rounds) == (("local", "fedavg", "quick"), 5, 100)
-    assert trial.reduced == ("not tried: slow, which would take about 2 minutes a run",)
+    assert trial.reduced[0] == "not tried: slow, which would take about 2 minutes a run"
+    assert fitted(10 * 40 - 1).seeds == 3  # the slow one still fits, hardly
+    assert fitted(10 * 40 - 1).methods == ("local", "fedavg", "slow", "quick")
 
 
 def test_local_and_fedavg_remain_whatever_it_takes() -> None:
@@ -63,6 +67,12 @@ def test_a_large_graph_is_sampled_before_methods_are_left_out() -> None:
     assert len(trial.methods) == 4 and trial.share == pytest.approx(0.5) and trial.seconds == pytest.approx(180)
     assert "50 % of every owner's nodes, picked as neighbourhoods" in trial.reduced
     assert fitted(1e-3, nodes=2 * ENOUGH_NODES).share == pytest.approx(0.5)
+
+
+def test_patience_ends_runs_early() -> None:
+    assert fitted(10 * (5 + 5 + 100 + 10)).rounds == 50
+    trial = fitted(10 * (5 + 5 + 100 + 10), patience=25)
+    assert (trial.seeds, trial.rounds, trial.reduced) == (10, 100, ())
 
 
 def test_what_the_user_asked_for_stays() -> None:

@@ -13,9 +13,11 @@ from torch_geometric.data import Data
 from suture.assessment.candidates import candidates, labels_differ, meanings_differ
 from suture.assessment.facts import Facts, OwnerFacts, look
 from suture.assessment.gains import gain
-from suture.assessment.judging import Judged
+from suture.assessment.judging import Judged, preferred
 from suture.assessment.words import verdict_of
 from suture.core.metrics import metric_for
+from suture.runs.comparison import Comparison
+from suture.runs.outcome import Outcome
 from suture.runs.plan import plan
 from suture.runs.prepare import Source
 from suture.tables import from_any
@@ -73,6 +75,42 @@ def test_what_validation_does_not_prefer_is_not_promising() -> None:
     assert verdict_of(of_method([0.01, 0.09, 0.02]), alone, metric_for("accuracy", "class")) == "alone"
     # Where smaller is better, a smaller validation score is preferred.
     assert verdict_of(of_method([0.01, 0.09, 0.02]), alone, metric_for("mae", "value")) == "perhaps"
+
+
+def outcome(method: str, seed: int, validation: float | None) -> Outcome:
+    return Outcome(method, seed, "g", 2, "own", 0.5, 0.5, 0.5, None, 0, 0, 1.0, 5, 5, validation=validation)
+
+
+SENT = {"best": 30.0, "near": 20.0, "far": 10.0, "untested": 1.0}
+
+
+def preferred_of(sign: float, resampled: float = 0.0, **validations: tuple[float | None, ...]) -> str | None:
+    runs = [outcome(name, seed, value) for name, values in validations.items() for seed, value in enumerate(values)]
+    federated = [name for name in validations if name != "local"]
+    return preferred(Comparison(tuple(runs)), federated, sign, SENT, resampled)
+
+
+def test_of_methods_that_validation_cannot_tell_apart_the_one_that_sends_least_is_preferred() -> None:
+    told = {
+        "local": (0.70, 0.60, 0.65),
+        "best": (0.90, 0.80, 0.85),
+        "near": (0.91, 0.79, 0.84),
+        "far": (0.85, 0.751, 0.799),
+        "untested": (None, 0.99, 0.99),
+    }
+    # near is ahead in one seed, far is five points behind in all; both are surely better than local.
+    assert preferred_of(1.0, **told) == "near"
+    # Where smaller is better, far is best, beyond doubt.
+    assert preferred_of(-1.0, **told) == "far"
+    assert preferred_of(1.0, **{name: values[1:2] for name, values in told.items() if name != "untested"}) == "best"
+    assert preferred_of(1.0, local=(0.5,)) is None
+
+
+def test_what_may_be_no_better_than_alone_is_not_preferred_to_what_surely_is() -> None:
+    alone = (0.70, 0.60, 0.65)
+    shaky = (0.95, 0.69, 0.85)
+    assert preferred_of(1.0, local=alone, best=(0.90, 0.80, 0.85), near=shaky) == "best"
+    assert preferred_of(1.0, local=shaky, best=(0.90, 0.80, 0.85), near=shaky) == "near"
 
 
 def seen(data: Data, *overrides: str) -> Facts:

@@ -31,6 +31,7 @@ from suture.graph import carving, datasets
 from suture.graph.cut import load_manifest
 from suture.graph.splits import Role
 from suture.methods import METHODS
+from suture.runs import origin
 from suture.runs.checkpoint import load_models
 from suture.runs.prepare import preprocess
 
@@ -174,7 +175,7 @@ class TestCompare:
 
     def test_help_tells_the_defaults_that_are_used(self, cli: Cli) -> None:
         said = " ".join(cli("compare", "--help").out.split())
-        assert f"[default: {api.DEFAULT_PROTOCOL}]" in said.replace("- ", "-")
+        assert f"[default: {origin.PAPERS}; with --data: {origin.OWN}]" in said.replace("- ", "-")
         assert f"[default: {', '.join(api.DEFAULT_METHODS)}]" in said
 
     def test_json_file_can_be_a_link_or_device(self, cli: Cli, here: Path) -> None:
