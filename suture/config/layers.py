@@ -129,6 +129,8 @@ def user_layers(
                 raise ConfigError(f"--clients {clients} and {layer.place} both set partition.clients: give one of them")
         place = f"--clients {clients}"
         with at(place):
+            if clients < 1:  # 0 is for files, where it means as many as there are owners
+                raise ConfigError(f"partition.clients must be an integer >= 1, got {clients}")
             layers.append(_layer({"partition": {"clients": clients}}, place, SECTIONS))
     return layers + from_set
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -60,43 +60,55 @@ def make_split(
     With `auto`, clients may be left without: an owner may have no labels, and be served all the same. Where `data` is one
     owner's alone, `among_all` are the masks that any owner has, so that all decide alike.
     """
-    members, notes = [nodes.numpy() for nodes in partition.members], list[str]()
-    known = labelled(data).numpy()
-    masks = [name for name in MASKS if data.get(name) is not None]
-    if settings.scope == "client" or (settings.scope == "auto" and not (masks if among_all is None else among_all)):
-        _check_fractions(settings)
-        labels = _strata(data)
-        client_roles = [
-            _drawn(labels[nodes], known[nodes], settings, stream(seed, f"split/client/{name}"))
-            for name, nodes in zip(partition.ids, members, strict=True)
-        ]
+    members, known = [nodes.numpy() for nodes in partition.members], labelled(data).numpy()
+    masks = among_all if among_all is not None else [name for name in MASKS if data.get(name) is not None]
+    notes: list[str] = []
+    if settings.scope == "client" or (settings.scope == "auto" and not masks):
+        client_roles = _drawn_inside(data, partition.ids, members, known, settings, seed)
         roles = _combined(int(data.num_nodes), members, client_roles)
-        if settings.scope == "auto":
-            shares = " / ".join(f"{100 * share:g}" for share in (settings.train, settings.val, settings.test))
-            notes.append(
-                f"no masks were given: each owner's labelled nodes are drawn to train / validate / test, {shares} %"
-            )
     else:
         roles = _whole_graph(data, known, settings, seed)
-        if settings.scope == "auto":
-            validates = (roles == Role.VAL).any() if among_all is None else MASKS[1] in among_all
-            if not validates and (roles == Role.TRAIN).any():
-                roles = _completed(roles, partition, settings, seed, notes)
+        validates = bool((roles == Role.VAL).any()) if among_all is None else MASKS[1] in among_all
+        if settings.scope == "auto" and not validates and (roles == Role.TRAIN).any():
+            roles = _completed(roles, partition, settings, seed, notes)
         client_roles = [roles[nodes] for nodes in members]
-    unlabelled = int((~known).sum())
-    if unlabelled:
-        notes.append(f"{unlabelled:,} of {len(known):,} nodes have no label: they pass messages, and are predicted")
-    if settings.scope == "auto":
-        if among_all is None:
-            _check_roles(roles)
-        bare = _without_training(partition, client_roles)
-        if bare:
-            notes.append(
-                f"no training node: {', '.join(bare[:5])}{', ...' if len(bare) > 5 else ''}; served, not learnt from"
-            )
-    else:
+    if settings.scope != "auto":
         _check_training_nodes(partition, client_roles, settings)
+    elif among_all is None:
+        _check_roles(roles, known)
+    notes += _notes(partition, roles, client_roles, known, settings, bool(masks))
     return Split(torch.from_numpy(roles), tuple(torch.from_numpy(part) for part in client_roles), tuple(notes))
+
+
+def _drawn_inside(
+    data: Data, ids: Sequence[str], members: list[NDArray[np.int64]], known: NDArray[np.bool_], settings: SplitSettings,
+    seed: int,
+) -> list[Roles]:  # fmt: skip
+    """Every client draws the roles of its own nodes."""
+    _check_fractions(settings)
+    labels = _strata(data)
+    return [
+        _drawn(labels[nodes], known[nodes], settings, stream(seed, f"split/client/{name}"))
+        for name, nodes in zip(ids, members, strict=True)
+    ]
+
+
+def _notes(
+    partition: Partition, roles: Roles, client_roles: list[Roles], known: NDArray[np.bool_], settings: SplitSettings,
+    given: bool,
+) -> Iterator[str]:  # fmt: skip
+    """What was assumed."""
+    if settings.scope == "auto" and given:
+        train, val, test = (int((roles == role).sum()) for role in (Role.TRAIN, Role.VAL, Role.TEST))
+        yield f"the given masks are used: {train:,} labelled nodes train, {val:,} validate, {test:,} test"
+    elif settings.scope == "auto":
+        shares = " / ".join(f"{100 * share:g}" for share in (settings.train, settings.val, settings.test))
+        yield f"no masks were given: each owner's labelled nodes are drawn to train / validate / test, {shares} %"
+    if not known.all():
+        yield f"{int((~known).sum()):,} of {len(known):,} nodes have no label: they pass messages, and are predicted"
+    bare = _without_training(partition, client_roles)
+    if bare:
+        yield f"no training node: {', '.join(bare[:5])}{', ...' if len(bare) > 5 else ''}; served, not learnt from"
 
 
 def _whole_graph(data: Data, known: NDArray[np.bool_], settings: SplitSettings, seed: int) -> Roles:
@@ -127,7 +139,9 @@ def _completed(roles: Roles, partition: Partition, settings: SplitSettings, seed
     return roles
 
 
-def _check_roles(roles: Roles) -> None:
+def _check_roles(roles: Roles, known: NDArray[np.bool_]) -> None:
+    if not known.any():
+        raise DataError("the graph has no labels: set data.y to one class per node (import: --label COLUMN)")
     for role, name in ((Role.TRAIN, "train"), (Role.VAL, "validate"), (Role.TEST, "test")):
         if not (roles == role).any():
             raise DataError(

@@ -88,7 +88,7 @@ class Attacked(FedAvg):
 
 def accuracy(cora: Data, attack: str, rule: str, kind: str = "random", seed: int = 0) -> Outcome:
     overrides = ["rounds=30", "local_epochs=3", f"partition.kind={kind}", f"training.aggregation={rule}"]
-    made = api.plan("in-memory", ["fedavg"], clients=5, seeds=[seed], overrides=overrides)
+    made = api.plan("in-memory", ["fedavg"], protocol="fedpub-disjoint", clients=5, seeds=[seed], overrides=overrides)
     source = Source(made, cora)
     method = Attacked(model=made.protocol.model, training=made.protocol.training, attack=attack)
     return execute(source.prepared(seed), method, made.protocol).outcome

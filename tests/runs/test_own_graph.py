@@ -191,7 +191,7 @@ REFUSED: list[tuple[dict[str, object], dict[str, Any], str]] = [
     ({}, {"clients": 5}, "the graph has 3 owners (north, south, west), not 5"),
     ({"x": torch.full((NODES, 2), 1e30)}, {}, "features go up to 1e+30"),
     ({"y": torch.arange(NODES) * 10**7}, {}, "would mean 890,000,001 classes"),
-    ({"y": torch.full((NODES,), -1)}, {}, "no labelled node is left to train"),
+    ({"y": torch.full((NODES,), -1)}, {}, "the graph has no labels"),
     (masks_of(torch.arange(NODES) < 50, torch.arange(NODES) >= 50, torch.zeros(NODES).bool()), {}, "left to test"),
     ({"node_name": ["same"] * NODES}, {}, "data.node_name must hold 90 different names"),
     ({"edge_weight": torch.zeros(3)}, {}, "edge_weight must be one finite number for each"),

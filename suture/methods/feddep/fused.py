@@ -34,6 +34,11 @@ class MendedFeatures(Features):
         plain = super().take(index, segments)
         return MendedFeatures(plain.matrix, segments, self.embedding[index])
 
+    def between(self, start: int, end: int, segments: Segments) -> MendedFeatures:
+        """Features and embeddings of the nodes from `start` on and before `end`."""
+        plain = super().between(start, end, segments)
+        return MendedFeatures(plain.matrix, segments, self.embedding[start:end])
+
 
 def with_embeddings(graph: GraphBatch, embedding_ND: Tensor) -> GraphBatch:
     """The same graphs with a deep embedding at every node, sharing all operators derived so far."""
