@@ -138,9 +138,9 @@ def status(path: Path) -> None:
             told = session.command(job, {"do": "status"}) if state == "RUNNING" else None
             current = told.get("current") if told else None
             now = Status.read(current) if isinstance(current, dict) and current else None
-            if now is not None and now.total:
+            if now is not None and (tick := now.tick) is not None:
                 lost = f", without {', '.join(now.absent)}" if now.absent else ""
-                screen.print(Text(f"{now.run}: {now.phase} {now.done}/{now.total}{lost}"), soft_wrap=True)
+                screen.print(Text(f"{now.run}: {tick.phase} {tick.done}/{tick.total}{lost}"), soft_wrap=True)
             elif state == "RUNNING":
                 screen.print(
                     Text(f"job {job}: starting, ending, or left behind by a coordinator that was killed"), soft_wrap=True

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from suture.report import console
 from suture.runs import origin
-from suture.runs.predicting import Predictions, graph_for, predict
+from suture.runs.answers import answers_of
+from suture.runs.outcome import SHARED
+from suture.runs.predicting import graph_for, predict
 from suture.runs.trained import Trained
-from suture.tables.predictions import Answers, check_target, formulas_in, frame_of, write_predictions
+from suture.tables.predictions import check_target, formulas_in, frame_of, write_predictions
 
 
 def predict_table(
@@ -28,6 +28,7 @@ def predict_table(
         told.print(f"note: {note}", soft_wrap=True, markup=False)
     if out.suffix.lower() == ".csv" and (odd := formulas_in(frame)):
         told.print(f"note: {odd:,} ids look like spreadsheet formulas and stand there as they are", soft_wrap=True)
+    whose = "" if SHARED in trained.models else f" --client {next(iter(trained.models))}"
     labelled = int(frame["labelled"].sum())
     console.results().print(
         f"wrote {out}: {len(frame):,} nodes of {len(found.owners):,} owners, {labelled:,} of them with a label; "
@@ -37,26 +38,7 @@ def predict_table(
         highlight=False,
     )
     told.print(
-        f"next, the model itself for use without Suture: suture export {run} --out model", soft_wrap=True, markup=False
-    )
-
-
-def answers_of(found: Predictions) -> Answers:
-    """Predictions as the arrays that a table is made of."""
-    data, outputs = found.data, found.score.shape[1]
-    numbers = data.node_id if data.get("node_id") is not None else range(int(data.num_nodes))
-    names = found.class_names if len(found.class_names) == outputs else tuple(str(number) for number in range(outputs))
-    label = data.y.numpy()
-    if found.target.kind != "class" and not data.y.is_floating_point():
-        label = np.full((len(label), outputs), np.nan, dtype=np.float32)
-    return Answers(
-        ids=data.get("node_name") or [str(int(number)) for number in numbers],
-        owners=[] if found.whole else found.owners,
-        owner=np.full(len(label), -1) if found.whole else found.owner.numpy(),
-        kind=found.target.kind,
-        names=names,
-        prediction=found.prediction.numpy(),
-        probability=found.probability.numpy(),
-        label=label,
-        role=None if found.role is None else found.role.numpy(),
+        f"next, the model itself for use without Suture: suture export {run}{whose} --out model",
+        soft_wrap=True,
+        markup=False,
     )

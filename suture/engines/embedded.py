@@ -158,8 +158,8 @@ def _check(record: Record, ids: tuple[str, ...], step: str) -> None:
             raise ValueError(f"step {step} returned {path} with an autograd tape attached; detach it")
 
 
-def on_device(message: M, device: torch.device) -> M:
-    """The message with its tensors on `device`; itself if they are there already."""
+def on_device(message: AnyRecord, device: torch.device) -> AnyRecord:
+    """The message, or any record, with its tensors on `device`; itself if they are there already."""
     tensors = message.tensors()
     if all(tensor.device == device for tensor in tensors.values()):
         return message

@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
+from suture.core.process import give_back_freed_pages
 from suture.errors import PartitionError
 
 Numbers = NDArray[np.int64]
@@ -109,6 +110,7 @@ def _elsewhere(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int, 
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found, tempfile.TemporaryFile() as said:
         np.save(given, edges_E2)
         given.seek(0)
+        give_back_freed_pages()  # the other process needs them now
         process = subprocess.Popen(command, stdin=given, stdout=found, stderr=said, env={**os.environ, "PYTHONPATH": paths})
         try:
             _wait(process, kind, expected)

@@ -68,7 +68,7 @@ class Told:
 def loader_code(module: nn.Module | None, told: Told, title: str, file: Path, *, whole: bool) -> str:
     """A Python module; `module` None: the network is somebody's own. `whole`: it can also be run as a program."""
     name, meaning = MEANINGS[told.kind]
-    standard = ["json", "sys", *(["contextlib", "csv"] if whole else [])]
+    standard = ["inspect", "json", "sys", *(["contextlib", "csv"] if whole else [])]
     lines = [
         *(f"import {one}" for one in sorted(standard)),
         "from collections import OrderedDict",

@@ -29,8 +29,8 @@ from suture.runs.counting import kind_of
 from suture.runs.preprocess import preprocess
 from suture.runs.trained import WHOLE, Trained
 
-ACTIVATIONS_AT_A_TIME = 1 << 28
-"""Hidden values of the owners that are computed together: 1 GB."""
+ACTIVATIONS_AT_A_TIME = 1 << 26
+"""Hidden values of the owners that are computed together: 256 MB, and as much again for their features."""
 MOST_NAMED = 8
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from suture.core.message import Model, Nothing, Record
 from suture.core.streams import Streams
 from suture.core.tree import Tree
+from suture.engines.embedded import on_device
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.cut import Cut, load_manifest
@@ -146,7 +147,8 @@ class Trained:
             if mend and self.memory is not None:
                 # As whoever looks at the clients of a run from outside sees them: see `EmbeddedCohort.peek`.
                 rng = Streams.of(self.task.seed, graph.ids, "peek", device=graph.device)
-                seen = self.method.recalled(Clients(graph, self.memory.select(graph.ids), rng, self.task))
+                memory = on_device(self.memory.select(graph.ids), graph.device)
+                seen = self.method.recalled(Clients(graph, memory, rng, self.task))
             elif not mend:
                 model = self.method.for_strangers(model)
             out_NC = self.method.predict(seen, model, self.task)

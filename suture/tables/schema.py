@@ -160,25 +160,6 @@ class Schema:
         """The part that all owners must have alike: without roles of columns and columns that become no feature."""
         return replace(self, columns=self.used, roles=Roles())
 
-    def difference(self, other: Schema) -> str | None:
-        """In what two owners' agreements differ, the first thing that does, in words; None: they are the same."""
-        mine, theirs = self.agreed(), other.agreed()
-        names, others = ([column.name for column in one.columns] for one in (mine, theirs))
-        for name in names + others:
-            if name not in others or name not in names:
-                return f"only one has the column {shown(name)}"
-        if names != others:
-            return "their columns come in another order"
-        for one, two in zip(mine.columns, theirs.columns, strict=True):
-            for key, value in vars(one).items():
-                if value != getattr(two, key):
-                    return _differing(f"{key} of the column {shown(one.name)}", value, getattr(two, key))
-        for key in ("task", "classes", "directed"):
-            value, another = getattr(mine, key), getattr(theirs, key)
-            if value != another:
-                return _differing(key, value, another)
-        return None
-
     def to_json(self) -> dict[str, Any]:
         """Without the values that every column has anyway."""
         content = asdict(self)
@@ -195,14 +176,6 @@ class Schema:
 
 
 _SCHEMA = TypeAdapter(Schema)
-
-
-def _differing(what: str, value: Any, other: Any) -> str:
-    """Two values of one thing: what only one of two lists has, or both."""
-    if not isinstance(value, tuple):
-        return f"the {what} is {shown(value)} and {shown(other)}"
-    apart = [str(one) for one in (*value, *other) if (one in value) != (one in other)]
-    return f"only one has {listed(apart)} among the {what}" if apart else f"the {what} come in another order"
 
 
 def schema_from(content: Mapping[str, object]) -> Schema:
@@ -227,26 +200,40 @@ def read_schema(path: Path) -> Schema:
         ) from error
 
 
-def difference(found: Schema, wanted: Schema) -> str | None:
-    """What distinguishes two schemas as far as features and labels go, in words; None if nothing does."""
+def difference(found: Schema, wanted: Schema, *, scaling: bool = False) -> str | None:
+    """What distinguishes two schemas as far as features and labels go, in words; None if nothing does.
+
+    With `scaling`, the same columns must also be marked to be standardised.
+    """
     theirs, ours = ({column.name: column for column in schema.used} for schema in (found, wanted))
     for what, names in (("lacks", ours.keys() - theirs.keys()), ("has also", theirs.keys() - ours.keys())):
         if names:
             return f"it {what} the column {shown(min(names))}"
     for name, column in ours.items():
-        for part, value in asdict(column).items():
+        for part, value in vars(column).items():
             other = getattr(theirs[name], part)
-            if other != value and part != "standardise":
-                return f"the {part} of column {shown(name)} is {_brief(other)}, not {_brief(value)}"
+            if other != value and (scaling or part != "standardise"):
+                return _otherwise(f"the {part} of column {shown(name)}", other, value)
     if list(theirs) != list(ours):
         return "the columns are in another order"
-    for part in ("task", "classes", "directed"):
+    for part, what in (("task", "task"), ("classes", "the classes"), ("directed", "directed")):
         if getattr(found, part) != getattr(wanted, part):
-            return f"{part} is {_brief(getattr(found, part))}, not {_brief(getattr(wanted, part))}"
+            return _otherwise(what, getattr(found, part), getattr(wanted, part))
     return None
 
 
+def _otherwise(what: str, found: object, wanted: object) -> str:
+    """Two values of one thing; of two lists what only one has."""
+    if not (isinstance(found, tuple) and isinstance(wanted, tuple)):
+        return f"{what} is {_brief(found)}, not {_brief(wanted)}"
+    for has, apart in (
+        ("lacks", [one for one in wanted if one not in found]),
+        ("has also", [one for one in found if one not in wanted]),
+    ):
+        if apart:
+            return f"it {has} {listed(apart)} among {what}"
+    return f"{what} are in another order"
+
+
 def _brief(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(shown(str(one)) for one in value[:5])}{', ...' if len(value) > 5 else ''}]"
     return shown(value) if isinstance(value, str) else str(value)

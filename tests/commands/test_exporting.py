@@ -163,6 +163,22 @@ def _in_this_process(folder: Path) -> dict[str, Any]:
     return known
 
 
+class Deaf(torch.nn.Module):
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(features, classes)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.lin(x)  # type: ignore[no-any-return]
+
+
+class Hearing(Deaf):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+        h = self.lin(x)
+        weight = torch.ones(edge_index.shape[1]) if edge_weight is None else edge_weight
+        return h.index_add(0, edge_index[1], weight.unsqueeze(1) * h[edge_index[0]])  # type: ignore[no-any-return]
+
+
 class TestOneFile:
     def test_the_printed_code_does_all_of_it(self, cases: dict[str, Case], tmp_path: Path, capsys: Any) -> None:
         case = cases["gprgnn"]
@@ -189,25 +205,19 @@ class TestWhatCannotBeExportedWhole:
         theirs = _in_this_process(tmp_path / "m")["predict"](data.x.to_dense(), data.edge_index)
         torch.testing.assert_close(theirs, suture.predict(tmp_path / "r", north, mend=False).probability, atol=1e-5, rtol=0)
 
-    def test_an_own_network_is_asked_for(self, cases: dict[str, Case], tmp_path: Path) -> None:
-        class Net(torch.nn.Module):
-            def __init__(self, features: int, classes: int) -> None:
-                super().__init__()
-                self.lin = torch.nn.Linear(features, classes)
-
-            def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-                return self.lin(x)  # type: ignore[no-any-return]
-
-        graph = GraphFolder.read(cases["mlp"].run.parent / "old/graph")
-        suture.run(graph.path, "fedavg", out=tmp_path / "r", model=Net, overrides={"rounds": 2})
+    @pytest.mark.parametrize("network", [Deaf, Hearing])
+    def test_an_own_network_is_asked_for(self, network: Any, cases: dict[str, Case], tmp_path: Path) -> None:
+        graph = GraphFolder.read(cases["gcn"].run.parent / "old/graph")
+        suture.run(graph.path, "fedavg", out=tmp_path / "r", model=network, overrides={"rounds": 2})
         assert main(["export", str(tmp_path / "r"), "--out", str(tmp_path / "m")]) == 0
         assert not (tmp_path / "m/model.pt2").exists()
         loader, data = _in_this_process(tmp_path / "m"), graph.to_data()
         with pytest.raises(SystemExit, match="own network"):
             loader["load"]()
         x = data.x.to_dense()
-        theirs = loader["predict"](x, data.edge_index, model=loader["load"](layers=Net(x.shape[1], 3)))
-        ours = suture.predict(tmp_path / "r", graph.path, uncut=True, model=Net).probability
+        model = loader["load"](layers=network(x.shape[1], 3))
+        theirs = loader["predict"](x, data.edge_index, data.edge_weight, model=model)
+        ours = suture.predict(tmp_path / "r", graph.path, uncut=True, model=network).probability
         torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=0)
 
     def test_a_used_folder_is_refused(self, cases: dict[str, Case], tmp_path: Path, capsys: Any) -> None:

@@ -162,8 +162,9 @@ def test_the_status_tells_the_whole_line_of_a_round(shards: Path, tmp_path: Path
     one = coordinator(ordered(planned(rounds=2)), tmp_path, InProcess(tmp_path / "owners", shards))
     assert one.carry_on() is not None
     told = Status.read(json.loads((tmp_path / "run" / "status.json").read_text()))
-    assert told.line == metrics(tmp_path)[-1] and (told.done, told.total) == (2, 2)
-    assert told.last_validation == told.line["validation"]
+    assert told.tick is not None
+    assert told.tick.line == metrics(tmp_path)[-1] and (told.tick.done, told.tick.total) == (2, 2)
+    assert told.tick.last_validation == told.tick.line["validation"]
 
 
 class CoordinatorKilled(BaseException):

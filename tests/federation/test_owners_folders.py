@@ -117,7 +117,7 @@ def test_every_owner_gets_predictions_under_its_own_ids(
         rows = list(csv.DictReader((home / "predictions.csv").open()))
         nodes, _ = tables_of(owner)
         assert [row["id"] for row in rows] == nodes["account"].to_list()
-        assert [row["labelled"] for row in rows] == ["0" if label is None else "1" for label in nodes["fraud"]]
+        assert [row["labelled"] for row in rows] == ["false" if label is None else "true" for label in nodes["fraud"]]
         told = torch.tensor([[float(row["probability no"]), float(row["probability yes"])] for row in rows])
         torch.testing.assert_close(told, probability[alone.data.client == number], atol=1e-5, rtol=0)
         assert [row["prediction"] for row in rows] == [("no", "yes")[k] for k in told.argmax(1).tolist()]
@@ -158,16 +158,16 @@ def test_the_ledgers_show_what_was_counted(pieces: dict[str, Path], tmp_path: Pa
 def test_owners_that_prepared_their_tables_otherwise_are_named(pieces: dict[str, Path], tmp_path: Path) -> None:
     nodes, edges = tables_of("south")
     for name, table, wishes, complaint in (
-        ("column", nodes.drop("colour"), Wishes(), "only one has the column 'colour'"),
+        ("column", nodes.drop("colour"), Wishes(), "it lacks the column 'colour'"),
         (
             "category",
             nodes.with_columns(colour=nodes["colour"].replace({"red": "pink"})),
             Wishes(),
-            "only one has 'red', 'pink'",
+            "it lacks 'red' among the categories of column 'colour'",
         ),
-        ("kind", nodes, Wishes(kinds={"risk": "ignored"}), "only one has the column 'risk'"),
-        ("class", nodes, Wishes(classes=("yes", "no")), "the classes come in another order"),
-        ("missing", nodes, Wishes(missing={"*": "indicator"}), "missing of the column"),
+        ("kind", nodes, Wishes(kinds={"risk": "ignored"}), "it lacks the column 'risk'"),
+        ("class", nodes, Wishes(classes=("yes", "no")), "the classes are in another order"),
+        ("missing", nodes, Wishes(missing={"*": "indicator"}), "the missing of column"),
     ):
         other = import_tables(
             tmp_path / name / "south",
@@ -270,11 +270,8 @@ def test_numbers_and_several_labels(task: str, secure: bool, tmp_path: Path) -> 
     else:
         names = card.class_names
         assert names == ("late", "punctual", "rich")
-        chosen = [row["prediction"].split(";") if row["prediction"] else [] for row in rows]
-        wanted = [
-            [name for name, yes in zip(names, one, strict=True) if yes] for one in alone.data.prediction[mine].tolist()
-        ]
-        assert chosen == wanted
+        chosen = [[int(row[f"predicted {name}"]) for name in names] for row in rows]
+        assert chosen == alone.data.prediction[mine].tolist()
     evaluation = json.loads((home / "evaluation.json").read_text())
     whole_evaluation = alone.finished.evaluation["clients"]["north"]["test"]
     ours = evaluation["clients"]["north"]["test"]

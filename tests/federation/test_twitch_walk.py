@@ -18,6 +18,7 @@ import suture
 from suture.cli import main
 from suture.tables import GraphFolder, read_schema
 from suture.tables.folder import write_folder
+from suture.tables.schema import difference
 from suture.tables.summary import Summary
 
 pytestmark = pytest.mark.federation
@@ -83,7 +84,7 @@ def test_from_tables_to_predictions(secure: bool, parties: Loopback, folders: Pa
         np.testing.assert_allclose(mine, alone.data.probability[alone.data.client == number, 1], atol=2e-3)
         code, printed = parties.run("owner", "ledger", str(parties.kits[country]))
         assert code == 0 and ("words" if secure else "label_square") in printed
-    assert read_schema(out / "schema.json").difference(GraphFolder.read(folders / "TW").schema) is None
+    assert difference(read_schema(out / "schema.json"), GraphFolder.read(folders / "TW").schema, scaling=True) is None
 
 
 def joined(folders: Path, tmp_path: Path) -> Path:

@@ -21,7 +21,7 @@ from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.settling import Settling
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Reason, Refused
-from suture.federation.wire.status import PROGRESS, STATUS, State, Status
+from suture.federation.wire.status import STATUS, State, Status
 from suture.method import Method, Task
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
@@ -150,10 +150,11 @@ class Coordinator:
 
     def _note(self, state: State, reason: Reason | None = None) -> None:
         """What `suture federation status` shows."""
-        progress = {name: getattr(self.tick, name) for name in PROGRESS} if self.tick is not None else {}
         absent = self.cohort.absent if self.cohort else {}
         lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
-        self.status = Status(self.order.run, self.order.method, state, time.time(), absent=lost, reason=reason, **progress)
+        self.status = Status(
+            self.order.run, self.order.method, state, time.time(), tick=self.tick, absent=lost, reason=reason
+        )
         if state != State.RUNNING:
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(self.path / STATUS, self.status.as_json())

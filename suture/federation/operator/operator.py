@@ -21,7 +21,7 @@ from suture.federation.flare.kits import Kit, write_job
 from suture.federation.flare.session import Session, SessionError, wait_until
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Refused
-from suture.federation.wire.status import PROGRESS, STATUS, State, Status
+from suture.federation.wire.status import STATUS, State, Status
 from suture.runs.folder import read_outcome
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Outcome, Tick
@@ -107,8 +107,8 @@ class Operator:
             time.sleep(0.5)
 
     def _show(self, now: Status) -> None:
-        if now.total:
-            self.watch(now.method, 0, Tick(**{name: getattr(now, name) for name in PROGRESS}))
+        if now.tick is not None:
+            self.watch(now.method, 0, now.tick)
 
     def _call_back(self, job: str, now: Status) -> None:
         """FLARE lets nobody back into a running job: once an absent owner has connected again, begin another leg.

@@ -108,8 +108,7 @@ class Owner:
         salt = self._secret() if noisy else ""
         task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
         card = self._card(piece, terms)
-        names = [str(name) for name in piece.data.get("node_name") or graph.node_id.tolist()]
-        return Agreement(method, graph, task, self.policy.permit, names, card, terms.secure, salt, noisy)
+        return Agreement(method, graph, task, self.policy.permit, piece.data, card, terms.secure, salt, noisy)
 
     def _check_fit(self, terms: Terms) -> None:
         """Refuse terms that speak of other features or labels than this owner has."""

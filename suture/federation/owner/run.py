@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
+from torch import Tensor
+from torch_geometric.data import Data
 
 from suture.core.message import Message, Model, Nothing
 from suture.core.metrics import metric_for
-from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_atomically, write_json
+from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
 from suture.core.streams import Streams
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
 from suture.federation.wire.checks import check_finite
@@ -25,11 +27,13 @@ from suture.method import Clients, Method, S, Task
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
 from suture.privacy.secure_aggregation import Member
+from suture.runs.answers import answers_of
 from suture.runs.appraisal import appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
 from suture.runs.checkpoint import load_models, save_models
 from suture.runs.folder import DATA, EVALUATION, MODELS
-from suture.runs.predictions import predictions_csv
+from suture.runs.predicting import Predictions
+from suture.tables.predictions import Answers, frame_of, write_predictions
 
 TERMS = "terms.json"
 PREDICTIONS, FINISHED = "predictions.csv", "finished.json"
@@ -44,8 +48,8 @@ class Agreement:
     task: Task
     permit: Callable[[str, Message], None]
     """(step, reply): raises `Refused` where the owner's policy forbids what would leave."""
-    names: Sequence[str]
-    """Ids of the nodes, as the owner knows them."""
+    data: Data
+    """The graph as the owner knows it, with the ids of its nodes."""
     card: DataCard
     """What is known of the owner's graph; it stays here."""
     secure: bool = False
@@ -174,25 +178,28 @@ class RunAtOwner(Generic[S]):
         else:
             raise Refused("no model was handed over or retained", Code.MALFORMED)
         self._save(self.folder / MODELS, model)
-        with torch.no_grad():
-            predicted = method.predict(graph, model, task)
-        names, classes = self.agreed.names, self.agreed.card.class_names
-        write_json(self.folder / DATA, self.agreed.card.as_json())
-        if graph.pairs is None:
-            write_atomically(self.folder / PREDICTIONS, predictions_csv(graph, predicted, names, classes).encode())
-        about = {"run": self.name, "method": method.name, "nodes": graph.num_nodes}
-        write_json(self.folder / FINISHED, {**about, "warnings": self._appraised(number, model, classes)})
-
-    def _appraised(self, number: int, model: Model, classes: Sequence[str]) -> list[str]:
-        """Write down how good the model is on the graph it was tested on; what a reader of these numbers must know."""
-        method, task = self.agreed.method, self.agreed.task
-        clients = Clients(self.agreed.graph, self.state_before(number + 1), self._rng("peek"), task)
+        clients = Clients(graph, self.state_before(number + 1), self._rng("peek"), task)
         with torch.no_grad():
             seen = method.seen(clients, training=False)
-            examples = examples_of(seen, method.predict(seen, model, task))
-        evaluation = appraise(examples, metric_for(task.metric, examples.predicted), classes)
+            predicted = method.predict(seen, model, task)
+        card = self.agreed.card
+        write_json(self.folder / DATA, card.as_json())
+        if graph.pairs is None:
+            # What a method has added to mend the graph comes behind the owner's own nodes.
+            write_predictions(frame_of(self._answers(predicted[: graph.num_nodes])), self.folder / PREDICTIONS)
+        examples = examples_of(seen, predicted)
+        evaluation = appraise(examples, metric_for(task.metric, examples.predicted), card.class_names)
         write_json(self.folder / EVALUATION, evaluation)
-        return list(warnings_of(examples, evaluation))
+        about = {"run": self.name, "method": method.name, "nodes": graph.num_nodes}
+        write_json(self.folder / FINISHED, {**about, "warnings": list(warnings_of(examples, evaluation))})
+
+    def _answers(self, out_NC: Tensor) -> Answers:
+        """What the owner is told of its nodes."""
+        graph, data, card = self.agreed.graph, self.agreed.data, self.agreed.card
+        owner = torch.zeros(graph.num_nodes, dtype=torch.int64)
+        return answers_of(
+            Predictions(data, graph.ids, owner, out_NC, graph.role, graph.target, card.class_names, card.notes)
+        )
 
     def _retained(self) -> list[int]:
         return sorted(int(path.stem) for path in (self.folder / "retained").glob("*.safetensors"))

@@ -12,7 +12,7 @@ from suture.errors import ConfigError, DataError
 from suture.federation.wire.reasons import BadReply
 from suture.graph.target import Kind
 from suture.settings import Count
-from suture.tables.schema import Schema, schema_from
+from suture.tables.schema import Schema, difference, schema_from
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _check_pair(first: str, mine: Description, name: str, theirs: Description) -
         has, lacks = (first, name) if mine.schema else (name, first)
         raise DataError(f"owner {has}'s graph was imported with a schema, and {lacks}'s has none; {alike}")
     one, two = mine.agreement, theirs.agreement
-    if one is not None and two is not None and (differs := one.difference(two)) is not None:
+    if one is not None and two is not None and (differs := difference(two, one, scaling=True)) is not None:
         raise DataError(f"owner {name}'s tables were prepared otherwise than {first}'s: {differs}; {alike}")
     if mine.features != theirs.features:
         raise DataError(

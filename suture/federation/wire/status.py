@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,8 +14,6 @@ from suture.federation.wire.reasons import Reason
 from suture.runs.outcome import Tick
 
 STATUS = "status.json"
-PROGRESS = tuple(field.name for field in fields(Tick))
-"""What a status tells of the last finished round."""
 
 
 class State(StrEnum):
@@ -34,19 +31,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Status:
-    """One run; `total` is 0 before its first round."""
+    """One run."""
 
     run: str
     method: str
     state: State
     time: float = 0.0
-    phase: str = ""
-    done: int = 0
-    total: int = 0
-    seconds: float = 0.0
-    line: Mapping[str, Any] = field(default_factory=dict)
-    last_validation: float | None = None
-    in_percent: bool = True
+    tick: Tick | None = None
+    """The last finished round; None before the first."""
     absent: Mapping[str, Reason] = field(default_factory=dict)
     """Owners that are lost at the moment."""
     reason: Reason | None = None
