@@ -5,7 +5,7 @@
     5 % of edges or more lead to other owners        fedsage_plus, which makes up for missing neighbours
     owners' labels or features' meanings differ      fedpub, which gives each owner a model of its own
     they do not                                      fedper, whose last layer alone is each owner's own
-    always                                           global, the bound: what one would get from all tables in one place
+    always                                           global: what one would get from all tables in one place
 
 At most three are tried beside local, fedavg and global; the rules above stand in their order.
 """
@@ -18,7 +18,7 @@ from suture.assessment.facts import Facts
 from suture.methods import METHODS
 from suture.runs.fitting import unfit
 
-ALONE, USUAL, BOUND = "local", "fedavg", "global"
+ALONE, USUAL, POOLED = "local", "fedavg", "global"
 MOST_FITTING = 3
 OUTSIDE_FROM = 0.05
 APART_FROM, TIMES_CHANCE = 0.1, 2.0
@@ -50,7 +50,7 @@ def meanings_differ(facts: Facts) -> bool:
 
 
 def candidates(facts: Facts, named: tuple[str, ...] | None = None) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
-    """What is tried, local and fedavg first and the bound last, and a line for each that does not fit.
+    """What is tried, local and fedavg first and global last, and a line for each that does not fit.
 
     What the user named is tried in place of what the rules would choose.
     """
@@ -69,8 +69,8 @@ def candidates(facts: Facts, named: tuple[str, ...] | None = None) -> tuple[tupl
             fit.append(candidate)
         else:
             left_out.append(f"{candidate.name} would be tried ({candidate.why}), but {reason}")
-    bound = Candidate(BOUND, "all tables in one place: a bound, not an offer")
-    return (*first, *fit[:MOST_FITTING], bound), tuple(left_out)
+    pooled = Candidate(POOLED, "all tables in one place: for comparison, not an offer")
+    return (*first, *fit[:MOST_FITTING], pooled), tuple(left_out)
 
 
 def _by_rules(facts: Facts) -> list[Candidate]:

@@ -96,8 +96,8 @@ def _others(best: Judged, judged: Sequence[Judged], metric: Metric, highest: str
             sends = f"{one.bytes_per_owner / max(best.bytes_per_owner, 1):.1f} times as much"
             what = f", {' and '.join(more)} too" if more else ""
             yield (
-                f"{one.method} validates best, but not beyond chance: {interval(one.gain, metric)} over training alone; "
-                f"it sends {sends}{what}."
+                f"{one.method} validates best, though not beyond chance above {best.method}: it brings "
+                f"{interval(one.gain, metric)} over training alone, and sends {sends}{what}."
             )
         if one.central and one.gain is not None:
             yield f"All tables in one place ({one.method}) would bring {interval(one.gain, metric)}."

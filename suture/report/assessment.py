@@ -14,7 +14,7 @@ from suture.assessment.candidates import ALONE
 from suture.assessment.judging import Judged
 from suture.assessment.words import described, interval, unit
 from suture.report.console import grid
-from suture.report.text import NOTHING, count, listed, megabytes, score, score_spread, three_digits
+from suture.report.text import NOTHING, count, megabytes, score, score_spread, three_digits
 from suture.runs import origin
 
 MOST_OWNERS = 12
@@ -71,7 +71,7 @@ def methods_table(found: Assessment) -> Table:
 
 def _legend(found: Assessment) -> str:
     metric, owners = found.metric, len(found.facts.owners)
-    seeds = listed("seed", found.seeds)
+    seeds = count(len(found.seeds), "seed")
     return (
         f"{metric.title}, {metric.direction}, mean ± deviation over {seeds}, {count(owners, 'owner')}; "
         f"gains in {unit(metric)} ± 95 % interval; "

@@ -70,7 +70,7 @@ def test_a_large_graph_is_sampled_before_methods_are_left_out() -> None:
 
 
 def test_patience_ends_runs_early() -> None:
-    assert fitted(10 * (5 + 5 + 100 + 10)).rounds == 50
+    assert fitted(10 * (5 + 5 + 100 + 10)).seeds == 5
     trial = fitted(10 * (5 + 5 + 100 + 10), patience=25)
     assert (trial.seeds, trial.rounds, trial.reduced) == (10, 100, ())
 
