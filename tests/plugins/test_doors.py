@@ -229,7 +229,7 @@ def test_backbone_partition_dataset_and_metric(cli: Callable[..., tuple[int, str
     assert set(noted.values()) == {f"{here}/others.py:{name}" for name in ("Doubled", "by_degree", "tiny", "first_half")}
     assert sum(map(len, load_manifest(here / "r" / "manifest.json").partition.members)) == 80
     code, out, err = cli("export", "r", "--out", "m.safetensors")
-    assert code == 0 and "your_module" in out, err
+    assert code == 0 and "YourNetwork" in out, err
     assert cli("show", "r")[0] == 0
     assert cli("data", "info", "others.py:tiny")[0] == 0
 
