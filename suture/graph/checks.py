@@ -85,9 +85,11 @@ def validate(data: Data) -> Data:
 
 def tensor_of(value: object, what: str) -> Tensor:
     """An array of numbers, whatever library it is of."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
     try:
+        if isinstance(value, Tensor):
+            if value.is_complex():
+                raise TypeError(f"it holds {value.dtype}")
+            return value.detach().cpu()
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"it holds {array.dtype}")
@@ -152,15 +154,24 @@ def _labels(data: Data, nodes: int, notes: list[str]) -> tuple[Tensor, str]:
     y, said = tensor_of(data.y, "labels"), data.get("task")
     if said is not None and said not in TASKS:
         raise DataError(f"data.task must be one of {', '.join(TASKS)}, got {said!r}")
-    if y.dim() == 2 and y.shape[1] == 1:
+    if y.dim() == 1 and said == "multi-label":
+        y = y.unsqueeze(1)
+    elif y.dim() == 2 and y.shape[1] == 1 and said != "multi-label":
         y = y.squeeze(1)
-    if y.dim() not in (1, 2) or y.shape[0] != nodes or y.is_complex():
+    if y.dim() not in (1, 2) or y.shape[0] != nodes:
         raise DataError(f"labels must be one class per node, [{nodes}] like the features, got shape {list(y.shape)}")
     if said == "regression" or (said is None and y.dim() == 1 and y.is_floating_point()):
         if said is None:
             notes.append(f"labels are {y.dtype} numbers, so they are predicted as numbers; classes are data.y.long()")
         return _values(y), "regression"
+    if y.dim() == 2 and said == "classification":
+        raise DataError(
+            f"data.task says classification, and labels have {y.shape[1]} columns: one class per node is data.y.argmax(1), "
+            "several are data.task = 'multi-label'"
+        )
     if y.dim() == 2:
+        if said is None:
+            notes.append(f"labels have {y.shape[1]} columns of 0 and 1, so each is predicted by itself (multi-label)")
         return _several(y), "multi-label"
     if y.is_floating_point() or y.dtype == torch.bool:
         raise DataError(f"labels must be whole numbers, got {y.dtype}; convert them with data.y.long()")
@@ -223,7 +234,7 @@ def _ends(data: Data, nodes: int) -> Tensor:
     index = tensor_of(data.edge_index, "edge_index")
     if index.dim() != 2 or index.shape[0] != 2:
         raise DataError(f"edges must be given as data.edge_index of shape [2, edges], got {list(index.shape)}")
-    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+    if index.is_floating_point() or index.dtype == torch.bool:
         raise DataError(f"edge_index must hold whole node numbers, got {index.dtype}; convert it with .long()")
     index = index.long()
     outside = torch.nonzero(((index < 0) | (index >= nodes)).any(dim=0)).squeeze(1)
@@ -301,6 +312,8 @@ def _keep_names(data: Data, made: Data, nodes: int) -> None:
     for name in LISTS:
         if data.get(name) is not None:
             made[name] = list(data[name])
+    if made.get("feature_names") is not None and len(made.feature_names) != made.x.shape[1]:
+        raise DataError(f"data.feature_names names {len(made.feature_names)} of {made.x.shape[1]} features; name all")
     if made.get("node_name") is not None:
         made.node_name = [str(name) for name in made.node_name]
         # Two owners may number their nodes alike.
