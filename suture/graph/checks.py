@@ -14,7 +14,7 @@ int64 `edge_index` without repeated edges and self-loops. docs/own-data.md lists
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def checked(data: Data) -> Data:
     Raises:
         DataError: Says which node, edge or label is wrong and what was expected.
     """
-    notes = [str(note) for note in data.get("notes") or ()]
+    notes = _texts(data, "notes")
     x = _features(data.get("x"))
     nodes = int(x.shape[0])
     given = data.get("num_nodes")
@@ -151,7 +151,7 @@ def _labels(data: Data, nodes: int, notes: list[str]) -> tuple[Tensor, str]:
     if data.get("y") is None:
         notes.append("the graph has no labels; all nodes count as unlabelled")
         return torch.full((nodes,), -1), "classification"
-    y, said = tensor_of(data.y, "labels"), data.get("task")
+    y, said = tensor_of(data.y, "labels").to_dense(), data.get("task")
     if said is not None and said not in TASKS:
         raise DataError(f"data.task must be one of {', '.join(TASKS)}, got {said!r}")
     if y.dim() == 1 and said == "multi-label":
@@ -298,24 +298,33 @@ def _owners(data: Data, client: Tensor, nodes: int) -> list[str]:
     smallest, largest = int(client.min()), int(client.max())
     if smallest < 0 or largest >= nodes:
         raise DataError(f"data.client must number the owners from 0, got {smallest} to {largest}")
-    names = data.get("owners")
-    if names is None:
+    if data.get("owners") is None:
         width = max(2, len(str(largest)))
         return [f"client-{number:0{width}d}" for number in range(largest + 1)]
+    names = _texts(data, "owners")
     if len(names) <= largest or len(set(names)) != len(names):
         raise DataError(f"data.client goes up to {largest}, data.owners must name {largest + 1} different owners")
-    return [str(name) for name in names]
+    return names
+
+
+def _texts(data: Data, name: str) -> list[str]:
+    """A list of names or sentences; empty if there is none."""
+    value = data.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DataError(f"data.{name} must be a list of texts, got {value!r}")
+    return [str(one) for one in value]
 
 
 def _keep_names(data: Data, made: Data, nodes: int) -> None:
     """What an import knows besides: names, marks and boundary edges."""
     for name in LISTS:
         if data.get(name) is not None:
-            made[name] = list(data[name])
+            made[name] = _texts(data, name)
     if made.get("feature_names") is not None and len(made.feature_names) != made.x.shape[1]:
         raise DataError(f"data.feature_names names {len(made.feature_names)} of {made.x.shape[1]} features; name all")
     if made.get("node_name") is not None:
-        made.node_name = [str(name) for name in made.node_name]
         # Two owners may number their nodes alike.
         owner = made.client.tolist() if made.get("client") is not None else [0] * len(made.node_name)
         if len(made.node_name) != nodes or len(set(zip(owner, made.node_name, strict=False))) != nodes:
