@@ -136,7 +136,11 @@ def resume(
 
     A graph or module that was given in memory must be given again; so must a method's class that is in no file.
     """
-    path, graph = Path(path), None if data is None else graph_of(data, x, y)[1]
+    path, graph = Path(path), None
+    if data is not None:
+        name, graph = graph_of(data, x, y)
+        # What is given is what is gone on with; whether it is the graph of before is checked.
+        graph = graph if graph is not None else origin.load(name, path_of((options or Options()).data_root, "data_root"))
     return resume_plan(folders.read_plan(path, methods), path, graph, model=model, options=options)
 
 
@@ -271,7 +275,7 @@ class _Work:
 
     def tell(self, prepared: Prepared, more: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Say what was dropped or assumed where that is not a paper's doing; returns what was said."""
-        own = origin.is_own(prepared.dataset) or prepared.data.get("client") is not None
+        own = origin.is_own(prepared.dataset) or prepared.graph.get("client") is not None
         notes = (*more, *(prepared.notes if own else ()))
         if notes:
             self.options.tell(notes)

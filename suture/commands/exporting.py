@@ -129,13 +129,12 @@ def _subject(path: Path, trained: Trained, told: Told, client: str, parameters: 
 def _tell(out: Path, trained: Trained, module: nn.Module | None) -> None:
     told = console.notes()
     names = [VALUES, LOADER, *([PROGRAM] if module is not None else []), CARD]
-    console.results().print(f"wrote {out}: {', '.join(names)}", soft_wrap=True, markup=False, highlight=False)
+    console.results().print(f"wrote {out}: {', '.join(names)}", soft_wrap=True)
     if trained.method.mends != "nothing":
         told.print(
             f"note: what {trained.method.name} mends graphs with is not in it; it gives what suture predict --no-mend does",
             soft_wrap=True,
-            markup=False,
         )
     if module is None:
-        told.print("note: the network is not in it, only its values: load(layers=YourNetwork(...))", markup=False)
-    told.print(f"use it: python {out / LOADER} FOLDER predictions.csv, or read {out / CARD}", soft_wrap=True, markup=False)
+        told.print("note: the network is not in it, only its values: load(layers=YourNetwork(...))")
+    told.print(f"use it: python {out / LOADER} FOLDER predictions.csv, or read {out / CARD}", soft_wrap=True)

@@ -127,5 +127,5 @@ def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool
     name_suspects(outcomes)
     if not quiet:
         for note in DataCard.read(read_card(folder)).notes:
-            console.notes().print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+            console.notes().print(f"note: {note}", soft_wrap=True)
         console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from suture.report import console
+from suture.report.text import count
 from suture.runs import origin
 from suture.runs.answers import answers_of
 from suture.runs.outcome import SHARED
@@ -25,20 +26,18 @@ def predict_table(
     write_predictions(frame, out)
     told = console.notes()
     for note in found.notes:
-        told.print(f"note: {note}", soft_wrap=True, markup=False)
+        told.print(f"note: {note}", soft_wrap=True)
     if out.suffix.lower() == ".csv" and (odd := formulas_in(frame)):
         told.print(f"note: {odd:,} ids look like spreadsheet formulas and stand there as they are", soft_wrap=True)
     whose = "" if SHARED in trained.models else f" --client {next(iter(trained.models))}"
     labelled = int(frame["labelled"].sum())
+    owners = "" if found.whole else f" of {count(len(found.owners), 'owner')}"
     console.results().print(
-        f"wrote {out}: {len(frame):,} nodes of {len(found.owners):,} owners, {labelled:,} of them with a label; "
+        f"wrote {out}: {len(frame):,} nodes{owners}, {labelled:,} of them with a label; "
         f"columns {', '.join(frame.columns[:3])}, ...",
         soft_wrap=True,
-        markup=False,
-        highlight=False,
     )
     told.print(
         f"next, the model itself for use without Suture: suture export {run}{whose} --out model",
         soft_wrap=True,
-        markup=False,
     )

@@ -174,6 +174,17 @@ class TestTaken:
         assert result.client_ids == ("a", "b")
         assert (tmp_path / "r" / "schema.json").read_bytes() == (tmp_path / "g" / "schema.json").read_bytes()
 
+    def test_a_run_is_resumed_with_the_graph_that_is_given_or_refused(self, tmp_path: Path) -> None:
+        stopping = suture.Options(stop=lambda: True)
+        with pytest.raises(SutureError, match="stopped after"):
+            suture.run(own_graph(), out=tmp_path / "r", options=stopping, **QUICK)
+        torch.save(own_graph(x=torch.ones(NODES, FEATURES)), tmp_path / "other.pt")
+        with pytest.raises(SutureError, match="another graph"):
+            suture.resume(tmp_path / "r", str(tmp_path / "other.pt"))
+        with pytest.raises(SutureError, match="another graph"):
+            suture.resume(tmp_path / "r", "cora")
+        assert suture.resume(tmp_path / "r", own_graph()).outcomes[0].rounds == QUICK["rounds"]
+
 
 class Wide(nn.Module):
     """Gives two numbers too many."""
