@@ -83,11 +83,6 @@ def check_method(thing: object, how: str) -> AnyMethod:
 DOOR: Methods = Door("method", "suture.methods", METHODS, check_method, lambda kind: kind.name)
 
 
-def method_class(name: str) -> AnyMethod:
-    """Look a method up by its name alone: one that comes with Suture or with an installed package."""
-    return DOOR.by_name(name)
-
-
 def door_with(spellings: Iterable[str]) -> Methods:
     """The door behind which these methods have their names as well."""
     door = DOOR

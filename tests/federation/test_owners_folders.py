@@ -20,6 +20,7 @@ from suture.errors import ConfigError, DataError
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.status import State
+from suture.federation.wire.terms import census_terms
 from suture.runs.card import DataCard
 from suture.runs.checkpoint import load_models
 from suture.runs.folder import read_card
@@ -142,6 +143,31 @@ def test_an_owner_can_keep_its_statistics_to_itself(pieces: dict[str, Path], tmp
     desks = Desks(tmp_path / "needless" / "owners", pieces, {"south": "statistics = false"})
     assert coordinator(planned("fedavg", *none), tmp_path / "needless", desks).carry_on() is not None
     assert card_of(tmp_path / "needless").statistics is None
+
+
+HOSTILE = [
+    ({"classes": 10**9}, "the terms speak of 1000000000 classes, this owner has 2"),
+    ({"classes": 1}, "the terms speak of 1 classes, this owner has 2"),
+    ({"task": "link", "classes": 1}, "the terms speak of 1 classes, this owner has 2"),
+    ({"handling": {"split": {"scope": "client", "train": 1e-9}}}, "have no training node"),
+    ({"handling": {"target": {"class_weights": [1.0, 1e30]}}}, "a class must weigh"),
+    ({"handling": {"target": {"class_weights": [1.0, float("nan")]}}}, "class_weights must be a list of numbers"),
+    ({"handling": {"statistics": {"nodes": 1, "trained": 1, "scale": [0.5]}}}, "columns were expected"),
+    ({"handling": {"statistics": {"nodes": 1, "trained": 1, "edge_scale": 0.0}}}, "a scale that is not from"),
+    ({"handling": {"statistics": {"nodes": 1, "trained": 1, "edge_scale": float("nan")}}}, "edge_scale must be a number"),
+]
+
+
+@pytest.mark.parametrize(("changes", "complaint"), HOSTILE, ids=[says for _, says in HOSTILE])
+def test_an_owner_refuses_terms_that_no_census_gives(
+    changes: dict[str, object], complaint: str, pieces: dict[str, Path], tmp_path: Path
+) -> None:
+    owner = Owner.set_up("north", pieces["north"], None, tmp_path)
+    honest = census_terms(planned("fedavg"), owner.holding.described()).as_json()
+    owner.agree("run.census", honest)
+    with pytest.raises(Refused, match=complaint) as refusal:
+        owner.agree("run.census", honest | changes)
+    assert refusal.value.code == Code.TERMS and "\n" not in str(refusal.value)
 
 
 def test_the_ledgers_show_what_was_counted(pieces: dict[str, Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from suture.core.storage import Json, make_folder, read_json, write_json
-from suture.errors import ConfigError, DataError, IntegrityError
+from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
@@ -93,7 +93,7 @@ class Owner:
             if not link and not terms.is_census:
                 check_target(method, terms.handling.target)
             piece = self.holding.piece(self.name, terms.handling, terms.seed, link)
-        except (ConfigError, DataError) as error:
+        except (ConfigError, DataError, PartitionError) as error:
             raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
         graph = piece.graph
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
