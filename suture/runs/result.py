@@ -17,6 +17,9 @@ from suture.runs.appraisal import Evaluation
 from suture.runs.outcome import Finished, Line, Outcome
 from suture.runs.trained import Trained
 
+DENSE_NUMBERS = 64_000_000
+"""So many features are handed out dense, as stock layers want them; more would fill the memory."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -92,6 +95,8 @@ class Result:
         prepared = self.finished.prepared
         data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.graph.num_nodes)
         score = self.scores()
+        if data.x.layout == torch.sparse_csr and data.x.numel() <= DENSE_NUMBERS:
+            data.x = data.x.to_dense()
         data.client = torch.full((nodes,), -1)
         data.score = torch.full((nodes, score.shape[1]), torch.nan)
         # Where clients overlap, the first owner speaks: write in reverse so that it comes last.
