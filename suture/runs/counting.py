@@ -101,8 +101,8 @@ def concluded(
         notes.append(f"the metric is {metric}, chosen from what is predicted; another with evaluation.metric")
     if target.class_weights:
         notes.append(
-            "each class weighs the same in the loss, so probabilities of rare ones come out too high: they rank nodes, and are no "
-            "chances (training.class_weights)"
+            "each class weighs the same in the loss, so probabilities of rare ones come out too high: they rank nodes, "
+            "and are no chances (training.class_weights)"
         )
     if found.edge_scale != 1:
         notes.append(f"edge weights were divided by their mean, {found.edge_scale:.4g} (preprocess.edge_weights=scaled)")
