@@ -289,7 +289,8 @@ def _weight(data: Data, edges: int, notes: list[str]) -> Tensor | None:
 def _node_values(name: str, value: object, nodes: int, wanted: torch.dtype) -> Tensor:
     tensor = tensor_of(value, f"data.{name}")
     if tensor.shape != (nodes,) or tensor.is_floating_point() or (wanted == torch.bool) != (tensor.dtype == torch.bool):
-        raise DataError(f"data.{name} must be {wanted} of shape [{nodes}], got {tensor.dtype} {list(tensor.shape)}")
+        several = f"; one of its columns is data.{name}[:, 0]" if tensor.dim() == 2 and tensor.shape[0] == nodes else ""
+        raise DataError(f"data.{name} must be {wanted} of shape [{nodes}], got {tensor.dtype} {list(tensor.shape)}{several}")
     return tensor.to(wanted)
 
 

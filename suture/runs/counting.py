@@ -99,7 +99,10 @@ def concluded(
     if asked == AUTO and not link:
         notes.append(f"the metric is {metric}, chosen from what is predicted; another with evaluation.metric")
     if target.class_weights and not link:
-        notes.append("each class weighs the same in the loss, however rare it is (training.class_weights)")
+        notes.append(
+            "each class weighs the same in the loss, so probabilities of rare ones come out too high: they rank nodes, "
+            "and are no chances (training.class_weights)"
+        )
     if found.edge_scale != 1:
         notes.append(f"edge weights were divided by their mean, {found.edge_scale:.4g} (preprocess.edge_weights=scaled)")
     return Counts(found, metric, tuple(notes), sent)

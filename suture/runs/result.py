@@ -18,6 +18,9 @@ from suture.runs.outcome import Finished, Line, Outcome
 from suture.runs.predicting import Predictions
 from suture.runs.trained import Trained
 
+DENSE_NUMBERS = 64_000_000
+"""So many features are handed out dense, as stock layers want them; more would fill the memory."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -92,6 +95,8 @@ class Result:
         """
         prepared = self.finished.prepared
         data, graph, roles = prepared.data.clone(), prepared.clients, prepared.cut.split.roles
+        if data.x.layout == torch.sparse_csr and data.x.numel() <= DENSE_NUMBERS:
+            data.x = data.x.to_dense()
         for role, name in enumerate(MASKS, start=1):
             data[name] = roles == role
         flat = self.scores()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from suture.graph.data import MASKS, csr_tensor, scipy_matrix
 
 KNOWN = (
     "a PyG Data, a list or dict of them (one for each owner), a NetworkX graph, a SciPy or NumPy adjacency matrix with "
-    "x= and y=, a .pt file, or a folder made by `suture import`"
+    "x= and y=, a .pt, .npz or .graphml file, or a folder made by `suture import`"
 )
 ALIKE = ("feature_names", "class_names", "standardise")
 """What graphs of several owners must agree on."""
@@ -71,9 +72,14 @@ def _from_path(path: Path, x: object, y: object) -> Data:
         from suture.tables.folder import GraphFolder
 
         return GraphFolder.read(path).to_data()
+    if path.suffix in READERS:
+        if not path.is_file():
+            raise DataError(f"cannot read {path}: there is no such file")
+        return from_any(READERS[path.suffix](path), x=x, y=y)
     if path.suffix != ".pt":
         raise DataError(
-            f"{path} is neither a graph folder nor a .pt file; import tables with: suture import FOLDER --nodes FILE"
+            f"{path} is neither a graph folder nor a file of {', '.join(('.pt', *READERS))}; import tables with: "
+            "suture import FOLDER --nodes FILE"
         )
     try:
         with torch.serialization.safe_globals(PYG):
@@ -92,6 +98,57 @@ def _from_path(path: Path, x: object, y: object) -> Data:
     if isinstance(content, (str, Path)):
         raise DataError(f"{path} holds text, not a graph; give {KNOWN}")
     return from_any(content, x=x, y=y)
+
+
+def _from_npz(path: Path) -> Data:
+    """Arrays under the names of a `Data`'s attributes."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {ALSO_CALLED.get(name, name): file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not an .npz file of plain arrays; write it with numpy.savez") from error
+    edges = arrays.get("edge_index")
+    if edges is not None and edges.ndim == 2 and edges.shape[1] == 2 != edges.shape[0]:
+        arrays["edge_index"] = edges.T
+    known = {"x", "y", "edge_index", "edge_weight", "client", "directed", "node_name", "owners", *MASKS}
+    unknown = sorted(arrays.keys() - known)
+    made = Data(**{name: _plain(array) for name, array in arrays.items() if name in known})
+    made.notes = [f"arrays {', '.join(unknown)} of {path.name} were dropped"] if unknown else []
+    return made
+
+
+def _plain(array: np.ndarray) -> object:
+    """Text and single values as Python has them."""
+    return array if array.ndim and array.dtype.kind in "biuf" else array.tolist()
+
+
+def _from_graphml(path: Path) -> object:
+    try:
+        import networkx
+    except ImportError as error:
+        raise DataError("a .graphml file needs NetworkX; install it with: pip install networkx") from error
+    try:
+        graph = networkx.read_graphml(path)
+    except Exception as error:
+        raise DataError(f"{path} is not a GraphML file ({type(error).__name__}); write it again") from error
+    return _with_columns(graph)
+
+
+def _with_columns(graph: Any) -> Any:
+    """GraphML has no lists: node attributes that are numbers, other than the label and the owner, become the features."""
+    names = sorted({name for _, attributes in graph.nodes(data=True) for name in attributes} - NOT_FEATURES)
+    for node, attributes in graph.nodes(data=True):
+        values = [attributes.get(name) for name in names]
+        bad = next((name for name, value in zip(names, values, strict=True) if not isinstance(value, int | float)), None)
+        if bad is not None:
+            raise DataError(f"node {node!r} has no number as {bad!r}; give all nodes the same numbers, or import tables")
+        attributes["x"] = [float(value) for value in values]
+    return graph
+
+
+READERS: dict[str, Callable[[Path], object]] = {".npz": _from_npz, ".graphml": _from_graphml}
+ALSO_CALLED = {"node_features": "x", "node_labels": "y", "edges": "edge_index"}
+NOT_FEATURES = {"x", "features", "y", "label", "client"}
 
 
 def _from_matrix(matrix: Any) -> Data:
