@@ -337,6 +337,21 @@ def _keep_names(data: Data, made: Data, nodes: int) -> None:
         if marks.dtype != torch.bool or marks.shape != (made.x.shape[1],):
             raise DataError(f"data.standardise must be one bool for each of the {made.x.shape[1]} features")
         made.standardise = marks
-    for name in ("boundary_node", "boundary_outgoing", "boundary_weight"):
-        if data.get(name) is not None:
-            made[name] = data[name]
+    if data.get("boundary_node") is not None:
+        _keep_boundary(data, made, nodes)
+
+
+def _keep_boundary(data: Data, made: Data, nodes: int) -> None:
+    """Edges to nodes that are not in the graph."""
+    parts = {"boundary_node": torch.int64, "boundary_outgoing": torch.bool}
+    if data.get("boundary_weight") is not None:
+        parts["boundary_weight"] = torch.float32
+    for name, wanted in parts.items():
+        made[name] = tensor_of(data.get(name), f"data.{name}").to(wanted)
+    lengths = {tuple(made[name].shape) for name in parts} | {(len(made.get("boundary_foreign") or ()),)}
+    own = made.boundary_node
+    if len(lengths) > 1 or (own.numel() and not 0 <= int(own.min()) <= int(own.max()) < nodes):
+        raise DataError(
+            f"data.boundary_node must hold nodes from 0 to {nodes - 1}, and boundary_foreign, boundary_outgoing and "
+            "boundary_weight (if there are weights) one entry for each"
+        )

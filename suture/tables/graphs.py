@@ -72,7 +72,10 @@ def _piece(data: Data, matrix: Matrix) -> Piece:
     split = np.zeros(nodes, dtype=np.int8)
     for role, name in enumerate(MASKS, start=1):
         if data.get(name) is not None:
-            split[data[name].numpy()] = role
+            chosen = data[name].numpy()
+            if split[chosen].any():
+                raise DataError(f"data.{name} shares nodes with another mask: each node may have one role")
+            split[chosen] = role
     weight = data.edge_weight.numpy() if data.get("edge_weight") is not None else None
     owner = _owner(data)
     return Piece(

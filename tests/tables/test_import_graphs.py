@@ -125,3 +125,10 @@ def test_what_a_folder_cannot_hold(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="an owner cannot be called"):
         import_graph(tmp_path / "g", graph(owners=["../north", "south"]))
     assert not (tmp_path / "g").exists()
+
+
+def test_a_node_with_two_roles_is_refused(tmp_path: Path) -> None:
+    both = torch.arange(NODES) < 9
+    with pytest.raises(DataError, match="val_mask shares nodes with another mask"):
+        import_graph(tmp_path / "g", graph(train_mask=both, val_mask=both))
+    assert not (tmp_path / "g").exists()
