@@ -30,7 +30,7 @@ ROUND_REPORTED = {
     "best-validation-per-client": "for each client the one with its best validation {}",
     "last": "the last",
 }
-UNCUT = "global trains on the uncut graph: a reference for the others, not a federated method."
+UNCUT = "global trains on the uncut graph: a reference, not a federated method."
 
 
 def metric_of(plan: Plan, told: str) -> Metric:
