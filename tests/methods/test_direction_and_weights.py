@@ -15,7 +15,7 @@ from suture.core.message import Rows
 from suture.core.streams import Streams
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.graph.edges import both_ways
+from suture.graph.edges import symmetric
 from suture.graph.impair import impair
 from suture.graph.links import hide_from_uncut, hide_links
 from suture.methods import METHODS
@@ -39,7 +39,7 @@ def dense(graph: GraphBatch) -> Tensor:
 def with_edges(graph: GraphBatch, *, weights: bool, mirrored: bool) -> GraphBatch:
     edges, weight = graph.edge_index, graph.edge_weight
     if mirrored:
-        edges, weight = both_ways(edges, weight, graph.num_nodes)
+        edges, weight = symmetric(edges, weight, graph.num_nodes)
     return dataclasses.replace(graph, edge_index=edges, edge_weight=weight if weights else None)
 
 
