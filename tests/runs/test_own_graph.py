@@ -103,6 +103,24 @@ class TestHonoured:
         assert bool((result.data.prediction[data.client == 2] >= 0).all())
         assert any("no training node: west" in note for note in result.notes)
 
+    def test_the_untrained_model_of_an_owner_without_labels_is_named(self) -> None:
+        data = own_graph()
+        data.y[data.client == 2] = -1
+        alone = suture.predict(suture.run(data, "local", **QUICK), data)
+        assert any("west had no training node" in note and "may be chance" in note for note in alone.notes)
+        shared = suture.predict(suture.run(data, "fedavg", **QUICK), data)
+        assert not any("had no training node" in note for note in shared.notes)
+
+    def test_edges_that_no_owner_hears_are_counted(self) -> None:
+        data = own_graph()
+        inside, links = data.edge_index.shape[1] // 2, torch.tensor([[0, 1, 50], [45, 80, 85]])
+        data.edge_index = torch.cat([data.edge_index, links, links.flip(0)], 1)
+        assert any(f"3 of {inside + 3:,} edges lie between owners" in note for note in suture.run(data, **QUICK).notes)
+        assert not any("between owners" in note for note in suture.run(own_graph(), **QUICK).notes)
+        data.edge_index, data.directed = torch.cat([own_graph().edge_index, links], 1), True
+        notes = suture.run(data, **QUICK).notes
+        assert any(f"3 of {2 * inside + 3:,} edges lie between owners" in note for note in notes)
+
     def test_probabilities_are_those_of_the_exported_model(self) -> None:
         result = suture.run(own_graph(), **QUICK)
         data = result.data
