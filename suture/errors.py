@@ -7,7 +7,7 @@ sentence and exits with code 2; library users catch `SutureError`. Bugs in Sutur
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SutureError(Exception):
@@ -55,3 +55,8 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[SutureError]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return error(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, and how many more there are: `a, b and 7 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

@@ -120,7 +120,7 @@ class Method(ABC, Generic[V, S]):
     one_model: ClassVar[bool] = True
     """One model serves everybody, so that it can be tested on the uncut graph."""
     sees_uncut_graph: ClassVar[bool] = False
-    """Trains on the uncut graph as a single client: an upper bound, not a federated method."""
+    """Trains on the uncut graph as a single client: a reference for the others, not a federated method."""
     sees_hidden_edges: ClassVar[bool] = False
     """Is shown the edges that graphless clients do not have: a reference, not an answer to their problem."""
     accepts_graphless: ClassVar[bool] = True

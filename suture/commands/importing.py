@@ -28,7 +28,11 @@ def _option(help_text: str, *names: str, metavar: str = "COL") -> Any:
     return typer.Option(*names, metavar=metavar, help=help_text)
 
 
+NodesUnlessGraph = Annotated[str | None, _option("Node table; {owner} in it stands for each owner's name", metavar="FILE")]
 Nodes = Annotated[str, _option("Node table; {owner} in it stands for each owner's name", metavar="FILE")]
+GraphFile = Annotated[
+    Path | None, _option("A whole graph in place of tables: PyG's .pt, .npz of arrays, or .graphml", metavar="FILE")
+]
 Edges = Annotated[str | None, _option("Edge table; an owner without one has no graph", metavar="FILE")]
 Features = Annotated[str | None, _option("More features by the same ids, or JSON {id: [tokens]}", metavar="FILE")]
 Id = Annotated[str | None, _option("Id of a node; several columns as bank,account")]
@@ -69,6 +73,7 @@ def register(app: typer.Typer, data_app: typer.Typer) -> None:
         "import",
         "suture import graph --nodes nodes.csv --edges edges.csv --id account --label fraud --owner bank",
         "suture import graph --nodes '{owner}/nodes.csv' --edges '{owner}/edges.csv' --id account --label fraud",
+        "suture import graph --graph data.pt",
         "suture import graph --add --owner-name FR --nodes fr.csv --edges fr-edges.csv",
     )(import_command)
     command(schema_app, "make", "suture schema make --nodes nodes.csv --id account --label fraud --out schema.json")(
@@ -80,7 +85,8 @@ def register(app: typer.Typer, data_app: typer.Typer) -> None:
 
 def import_command(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Graph folder to write")],
-    nodes: Nodes,
+    nodes: NodesUnlessGraph = None,
+    graph: GraphFile = None,
     edges: Edges = None,
     features: Features = None,
     id: Id = None,
@@ -105,16 +111,23 @@ def import_command(
     encoding: Encoding = None,
     add: Annotated[bool, typer.Option("--add", help="Add an owner to a folder that is there")] = False,
 ) -> None:
-    """Make a graph folder of your tables: CSV, TSV, Parquet or JSON.
+    """Make a graph folder of your tables (CSV, TSV, Parquet or JSON), or of a graph of another library.
 
     Prints what was read, kept, changed and left out. `--data OUT` of assess, run, compare and partition takes the folder.
     """
-    wishes = _wishes(dict(locals()))
-    from suture.tables import import_tables
+    said = dict(locals())
+    wishes = _wishes(said)
+    from suture.tables import import_graph, import_tables
 
-    folder, summary = import_tables(
-        out, _tables(nodes, edges, features, owner_name), wishes, None if schema is None else _schema(schema), add=add
-    )
+    if graph is not None:
+        _refuse_beside_graph(said)
+        folder, summary = import_graph(out, graph)
+    elif nodes is None:
+        raise ConfigError("give your tables with --nodes FILE (and --edges FILE), or a whole graph with --graph FILE")
+    else:
+        folder, summary = import_tables(
+            out, _tables(nodes, edges, features, owner_name), wishes, None if schema is None else _schema(schema), add=add
+        )
     _print(summary)
     typer.echo(f"\nwrote {out} ({len(folder.about['files'])} files); all of the above is in {out / 'summary.txt'}")
     typer.echo(f"next: suture assess --data {out}   what federation would bring")
@@ -248,6 +261,15 @@ def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
             raise ConfigError(f"{option} must be COLUMN=VALUE, got {text!r}")
         pairs[name] = value
     return pairs
+
+
+def _refuse_beside_graph(said: dict[str, Any]) -> None:
+    """A graph says itself what tables must be asked for."""
+    plain = {"out": None, "graph": None, "unseen": "other", "min_count": 5, "duplicates": "refuse"}
+    for name, value in said.items():
+        if name not in ("out", "graph") and value and value != plain.get(name):
+            option = {"types": "type", "owner_name": "owner-name"}.get(name, name)
+            raise ConfigError(f"--{option} is about tables, and --graph gives a whole graph; leave one of them out")
 
 
 def _tables(nodes: str, edges: str | None, features: str | None, owner: str | None) -> list[Tables]:

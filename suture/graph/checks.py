@@ -14,7 +14,7 @@ int64 `edge_index` without repeated edges and self-loops. docs/own-data.md lists
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def checked(data: Data) -> Data:
     Raises:
         DataError: Says which node, edge or label is wrong and what was expected.
     """
-    notes = [str(note) for note in data.get("notes") or ()]
+    notes = _texts(data, "notes")
     x = _features(data.get("x"))
     nodes = int(x.shape[0])
     given = data.get("num_nodes")
@@ -85,9 +85,11 @@ def validate(data: Data) -> Data:
 
 def tensor_of(value: object, what: str) -> Tensor:
     """An array of numbers, whatever library it is of."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
     try:
+        if isinstance(value, Tensor):
+            if value.is_complex():
+                raise TypeError(f"it holds {value.dtype}")
+            return value.detach().cpu()
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"it holds {array.dtype}")
@@ -149,18 +151,27 @@ def _labels(data: Data, nodes: int, notes: list[str]) -> tuple[Tensor, str]:
     if data.get("y") is None:
         notes.append("the graph has no labels; all nodes count as unlabelled")
         return torch.full((nodes,), -1), "classification"
-    y, said = tensor_of(data.y, "labels"), data.get("task")
+    y, said = tensor_of(data.y, "labels").to_dense(), data.get("task")
     if said is not None and said not in TASKS:
         raise DataError(f"data.task must be one of {', '.join(TASKS)}, got {said!r}")
-    if y.dim() == 2 and y.shape[1] == 1:
+    if y.dim() == 1 and said == "multi-label":
+        y = y.unsqueeze(1)
+    elif y.dim() == 2 and y.shape[1] == 1 and said != "multi-label":
         y = y.squeeze(1)
-    if y.dim() not in (1, 2) or y.shape[0] != nodes or y.is_complex():
+    if y.dim() not in (1, 2) or y.shape[0] != nodes:
         raise DataError(f"labels must be one class per node, [{nodes}] like the features, got shape {list(y.shape)}")
     if said == "regression" or (said is None and y.dim() == 1 and y.is_floating_point()):
         if said is None:
             notes.append(f"labels are {y.dtype} numbers, so they are predicted as numbers; classes are data.y.long()")
         return _values(y), "regression"
+    if y.dim() == 2 and said == "classification":
+        raise DataError(
+            f"data.task says classification, and labels have {y.shape[1]} columns: one class per node is data.y.argmax(1), "
+            "several are data.task = 'multi-label'"
+        )
     if y.dim() == 2:
+        if said is None:
+            notes.append(f"labels have {y.shape[1]} columns of 0 and 1, so each is predicted by itself (multi-label)")
         return _several(y), "multi-label"
     if y.is_floating_point() or y.dtype == torch.bool:
         raise DataError(f"labels must be whole numbers, got {y.dtype}; convert them with data.y.long()")
@@ -175,7 +186,7 @@ def _values(y: Tensor) -> Tensor:
 
 
 def _several(y: Tensor) -> Tensor:
-    known = y[~torch.isnan(y.float()).any(dim=1)]
+    known = y[~torch.isnan(y.float())]
     if not bool(((known == 0) | (known == 1)).all()):
         raise DataError(
             f"labels of several columns must be 0 or 1, one column for each class, got shape {list(y.shape)} with others; "
@@ -223,7 +234,7 @@ def _ends(data: Data, nodes: int) -> Tensor:
     index = tensor_of(data.edge_index, "edge_index")
     if index.dim() != 2 or index.shape[0] != 2:
         raise DataError(f"edges must be given as data.edge_index of shape [2, edges], got {list(index.shape)}")
-    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+    if index.is_floating_point() or index.dtype == torch.bool:
         raise DataError(f"edge_index must hold whole node numbers, got {index.dtype}; convert it with .long()")
     index = index.long()
     outside = torch.nonzero(((index < 0) | (index >= nodes)).any(dim=0)).squeeze(1)
@@ -278,7 +289,8 @@ def _weight(data: Data, edges: int, notes: list[str]) -> Tensor | None:
 def _node_values(name: str, value: object, nodes: int, wanted: torch.dtype) -> Tensor:
     tensor = tensor_of(value, f"data.{name}")
     if tensor.shape != (nodes,) or tensor.is_floating_point() or (wanted == torch.bool) != (tensor.dtype == torch.bool):
-        raise DataError(f"data.{name} must be {wanted} of shape [{nodes}], got {tensor.dtype} {list(tensor.shape)}")
+        several = f"; one of its columns is data.{name}[:, 0]" if tensor.dim() == 2 and tensor.shape[0] == nodes else ""
+        raise DataError(f"data.{name} must be {wanted} of shape [{nodes}], got {tensor.dtype} {list(tensor.shape)}{several}")
     return tensor.to(wanted)
 
 
@@ -287,22 +299,33 @@ def _owners(data: Data, client: Tensor, nodes: int) -> list[str]:
     smallest, largest = int(client.min()), int(client.max())
     if smallest < 0 or largest >= nodes:
         raise DataError(f"data.client must number the owners from 0, got {smallest} to {largest}")
-    names = data.get("owners")
-    if names is None:
+    if data.get("owners") is None:
         width = max(2, len(str(largest)))
         return [f"client-{number:0{width}d}" for number in range(largest + 1)]
+    names = _texts(data, "owners")
     if len(names) <= largest or len(set(names)) != len(names):
         raise DataError(f"data.client goes up to {largest}, data.owners must name {largest + 1} different owners")
-    return [str(name) for name in names]
+    return names
+
+
+def _texts(data: Data, name: str) -> list[str]:
+    """A list of names or sentences; empty if there is none."""
+    value = data.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DataError(f"data.{name} must be a list of texts, got {value!r}")
+    return [str(one) for one in value]
 
 
 def _keep_names(data: Data, made: Data, nodes: int) -> None:
     """What an import knows besides: names, marks and boundary edges."""
     for name in LISTS:
         if data.get(name) is not None:
-            made[name] = list(data[name])
+            made[name] = _texts(data, name)
+    if made.get("feature_names") is not None and len(made.feature_names) != made.x.shape[1]:
+        raise DataError(f"data.feature_names names {len(made.feature_names)} of {made.x.shape[1]} features; name all")
     if made.get("node_name") is not None:
-        made.node_name = [str(name) for name in made.node_name]
         # Two owners may number their nodes alike.
         owner = made.client.tolist() if made.get("client") is not None else [0] * len(made.node_name)
         if len(made.node_name) != nodes or len(set(zip(owner, made.node_name, strict=False))) != nodes:

@@ -76,8 +76,11 @@ def mean_weights(edge_index: Tensor, weight: Tensor | None, segments: Segments) 
     return torch.where(count > 0, total / count.clamp_min(1), 1.0).float()
 
 
-def both_ways(edge_index: Tensor, weight: Tensor | None, nodes: int) -> tuple[Tensor, Tensor | None]:
-    """Every edge in both directions; where both are there, both get the larger weight."""
+def symmetric(edge_index: Tensor, weight: Tensor | None, nodes: int) -> tuple[Tensor, Tensor | None]:
+    """Every edge in both directions; where both are there, both get the larger weight.
+
+    So what is symmetric already stays as it is, beside clients whose edges are not (`mirror.both_ways` adds weights).
+    """
     source, target = torch.cat([edge_index, edge_index.flip(0)], 1)
     key, place = torch.unique(source * nodes + target, return_inverse=True)
     pairs = torch.stack([key // nodes, key % nodes])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.errors import ConfigError, PartitionError
+from suture.errors import ConfigError, PartitionError, some_of
 from suture.graph.carving import carve
 from suture.plugins import Door, check_function
 from suture.settings import PartitionSettings
@@ -73,7 +73,7 @@ def _of_owners(data: Data, settings: PartitionSettings, seed: int) -> Partition:
     names = [str(data.owners[number]) if data.get("owners") else f"client-{number:02d}" for number in present]
     if settings.clients not in (0, len(names)):
         raise PartitionError(
-            f"the graph has {len(names)} owners ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}), not "
+            f"the graph has {len(names)} owners ({some_of(names)}), not "
             f"{settings.clients}: leave the number of clients out, or cut it anew with partition.kind=metis"
         )
     source, target = data.edge_index.numpy()

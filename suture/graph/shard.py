@@ -31,9 +31,9 @@ from torch_geometric.data import Data
 from suture.core.kernels import SparseMatrix
 from suture.core.storage import write_atomically
 from suture.errors import DataError
-from suture.graph.batch import GraphBatch, batch_of
+from suture.graph.batch import GraphBatch
 from suture.graph.checks import checked
-from suture.graph.data import MASKS, MOST_CLASSES, csr_from_parts, labelled, num_classes, row_normalise
+from suture.graph.data import MASKS, MOST_CLASSES, csr_from_parts, labelled, num_classes
 
 FORMAT = "suture-shard/1"
 FORMAT_OF_WEIGHTS = "suture-shard/2"
@@ -66,17 +66,6 @@ class Shard:
     roles: Tensor
     classes: int
     row_normalised: bool
-
-    @property
-    def features(self) -> int:
-        """F."""
-        return int(self.data.x.shape[1])
-
-    def batch(self, owner: str, normalise: bool) -> GraphBatch:
-        """The graph as the single client `owner`; `normalise` divides feature rows by their sums unless they are already."""
-        data = row_normalise(self.data) if normalise and not self.row_normalised else self.data
-        everything = torch.arange(int(data.num_nodes))
-        return batch_of(data, [owner], [everything], [self.roles], [False])
 
 
 def save_shard(graph: GraphBatch, owner: str, path: Path, *, classes: int, row_normalised: bool) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.errors import ConfigError, DataError, PartitionError, unknown
+from suture.errors import ConfigError, DataError, PartitionError, some_of, unknown
 from suture.graph.data import MASKS, labelled
 from suture.graph.partition import Partition, stream
 from suture.settings import SplitSettings
@@ -108,7 +108,7 @@ def _notes(
         yield f"{int((~known).sum()):,} of {len(known):,} nodes have no label: they pass messages, and are predicted"
     bare = _without_training(partition, client_roles)
     if bare:
-        yield f"no training node: {', '.join(bare[:5])}{', ...' if len(bare) > 5 else ''}; served, not learnt from"
+        yield f"no training node: {some_of(bare)}; served, not learnt from"
 
 
 def _whole_graph(data: Data, known: NDArray[np.bool_], settings: SplitSettings, seed: int) -> Roles:
@@ -236,11 +236,10 @@ def _without_training(partition: Partition, client_roles: list[Roles]) -> list[s
 
 
 def _check_training_nodes(partition: Partition, client_roles: list[Roles], settings: SplitSettings) -> None:
-    bare = [k for k, roles in enumerate(client_roles) if not (roles == Role.TRAIN).any()]
+    bare = _without_training(partition, client_roles)
     if bare:
-        names = ", ".join(partition.ids[k] for k in bare[:5]) + (", ..." if len(bare) > 5 else "")
         change = "another split.scope" if settings.scope == "given" else "a larger split.train"
         raise PartitionError(
-            f"{len(bare)} of {len(partition.ids)} clients have no training node ({names}; the first has "
-            f"{len(client_roles[bare[0]])} nodes): use fewer clients, {change} or another seed"
+            f"{len(bare)} of {len(partition.ids)} clients have no training node ({some_of(bare)}; the first has "
+            f"{len(client_roles[partition.ids.index(bare[0])])} nodes): use fewer clients, {change} or another seed"
         )

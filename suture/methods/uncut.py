@@ -16,7 +16,7 @@ class Global(FedAvg):
     """Central training on the uncut graph."""
 
     name: ClassVar[str] = "global"
-    summary: ClassVar[str] = "central training on the uncut graph: the upper bound"
+    summary: ClassVar[str] = "central training on the uncut graph, for reference"
     paper: ClassVar[str] = ""
     sees_uncut_graph: ClassVar[bool] = True
     sums: ClassVar[tuple[str, ...]] = ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import Any
 
+from suture.errors import some_of
 from suture.report.loader import EDGES, MEANINGS, Told, template
 from suture.runs import origin
 from suture.runs.card import DataCard
@@ -194,8 +195,7 @@ def _privacy(outcome: Outcome) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    rest = len(names) - MOST_NAMES
-    return (", ".join(names[:MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")) or "without names"
+    return some_of(names, MOST_NAMES) or "without names"
 
 
 def _shown(value: float | None) -> str:

@@ -30,7 +30,7 @@ ROUND_REPORTED = {
     "best-validation-per-client": "for each client the one with its best validation {}",
     "last": "the last",
 }
-UPPER_BOUND = "global trains on the uncut graph: an upper bound, not a federated method."
+UNCUT = "global trains on the uncut graph: a reference for the others, not a federated method."
 
 
 def metric_of(plan: Plan, told: str) -> Metric:
@@ -142,7 +142,7 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
     elif any(row.values["accuracy_global"] is None for row in rows):
         lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
     if any(row.method == "global" for row in rows):
-        lines.append(UPPER_BOUND)
+        lines.append(UNCUT)
     if different := _own_settings(plan):
         lines.append(f"Otherwise than above: {', '.join(different)}.")
     return lines + _privacy(rows)

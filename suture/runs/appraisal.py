@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from suture.core.metrics import Metric, Predicted, fitting
+from suture.errors import some_of
 from suture.graph.batch import GraphBatch
 
 Evaluation = dict[str, Any]
@@ -147,7 +148,7 @@ def warnings_of(examples: Examples, evaluation: Evaluation) -> tuple[str, ...]:
     broken = sorted(set(examples.client[~_rowwise_finite(examples.output)].tolist()))
     if broken:
         found.append(
-            f"what the model of {_listed([examples.ids[k] for k in broken])} says is not a number: training diverged; "
+            f"what the model of {some_of([examples.ids[k] for k in broken])} says is not a number: training diverged; "
             "try a lower training.lr"
         )
     if examples.predicted != "class":
@@ -165,7 +166,7 @@ def warnings_of(examples: Examples, evaluation: Evaluation) -> tuple[str, ...]:
     alone = [name for name, table in zip(examples.ids, counted, strict=True) if _says_one(table)]
     if alone:
         found.append(
-            f"the model of {_listed(alone)} says the same class of every test node there, though there are several; "
+            f"the model of {some_of(alone)} says the same class of every test node there, though there are several; "
             "try training.class_weights=balanced, more rounds, or another learning rate"
         )
     return tuple(found)
@@ -178,7 +179,3 @@ def _says_one(table_CC: Tensor) -> bool:
 def _rowwise_finite(output: Tensor) -> Tensor:
     finite = output.isfinite()
     return finite if finite.ndim == 1 else finite.all(1)
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} others" if len(names) > most else "")

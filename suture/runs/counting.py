@@ -59,11 +59,10 @@ def kind_of(data: Data) -> Kind:
 
 def needs_census(protocol: Protocol, kind: Kind, weighted: bool) -> bool:
     """Whether a run needs to know anything of everybody's data; `weighted`: their edges have weights."""
-    if protocol.task == "link":
-        return protocol.preprocess.standardise
-    weights = protocol.preprocess.edge_weights == "scaled" and weighted
+    if protocol.preprocess.standardise or (protocol.preprocess.edge_weights == "scaled" and weighted):
+        return True
     uncertain = protocol.evaluation.metric == AUTO or protocol.training.class_weights != "none"
-    return protocol.preprocess.standardise or weights or uncertain or kind == "value"
+    return protocol.task == "node" and (uncertain or kind == "value")
 
 
 def count(graph: GraphBatch, outputs: int, protocol: Protocol, data: Data, seed: int) -> Counts:
@@ -99,8 +98,11 @@ def concluded(
         notes.append(_share_note(found, class_names))
     if asked == AUTO and not link:
         notes.append(f"the metric is {metric}, chosen from what is predicted; another with evaluation.metric")
-    if target.class_weights:
-        notes.append("each class weighs the same in the loss, however rare it is (training.class_weights)")
+    if target.class_weights and not link:
+        notes.append(
+            "each class weighs the same in the loss, so probabilities of rare ones come out too high: they rank nodes, "
+            "and are no chances (training.class_weights)"
+        )
     if found.edge_scale != 1:
         notes.append(f"edge weights were divided by their mean, {found.edge_scale:.4g} (preprocess.edge_weights=scaled)")
     return Counts(found, metric, tuple(notes), sent)
@@ -119,7 +121,7 @@ def target_from(found: Statistics, protocol: Protocol, kind: Kind) -> Target:
         return Target(kind, (), found.target_shift, found.target_scale)
     if kind == "labels":
         # A label's weight is that of its positive examples.
-        return Target(kind, tuple((found.trained - n) / n if n > 0 else 1.0 for n in counts))
+        return Target(kind, tuple((found.trained - n) / n if 0 < n < found.trained else 1.0 for n in counts))
     return Target(kind, balanced_weights(counts))
 
 

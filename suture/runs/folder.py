@@ -7,7 +7,7 @@ schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 evaluation.json   after: every metric of every client, per class, with confusion matrices
-memory.safetensors  what a method that mends graphs needs to mend those it predicts on after the run
+memory.safetensors  after: what a method that mends graphs needs to mend those it predicts on
 kept/             tensors that a method kept for drawing
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for

@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, batch_of
+from suture.graph.checks import LARGEST
 from suture.graph.links import hide_links
 from suture.graph.partition import Partition
 from suture.graph.scaling import Statistics, scaled
@@ -20,6 +21,11 @@ from suture.graph.splits import make_split
 from suture.graph.target import Target
 from suture.runs.preprocess import preprocess
 from suture.settings import PreprocessSettings, SplitSettings
+
+SMALLEST = 1e-37
+"""Less is zero in single precision."""
+HEAVIEST = 1e9
+"""A class weighs at most as much as there are training nodes."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +42,20 @@ class Handling:
     """What owners have found together of their data; None: nothing yet, or nothing is needed."""
 
     def check(self, features: int, outputs: int) -> None:
-        """Refuse scales and weights that do not fit features and labels."""
-        found, target = self.statistics, self.target
-        per_output = [target.class_weights, target.shift, target.scale]
-        per_feature = [found.shift, found.scale] if found else []
-        for sizes, right in ((per_feature, features), (per_output, outputs)):
-            if any(values and len(values) != right for values in sizes):
+        """Refuse scales and weights that do not fit features and labels, or that would make of any number none."""
+        found, target = self.statistics or Statistics(nodes=0, trained=0), self.target
+        for values, right in ((found.scale, features), (target.scale, outputs), (target.class_weights, outputs)):
+            if values and len(values) != right:
                 raise ConfigError(f"statistics of {right} columns were expected, and others came")
-        divisors = (*target.scale, *(found.scale if found else ()), found.edge_scale if found else 1.0)
-        if not all(divisor > 0 for divisor in divisors):
-            raise ConfigError("statistics hold a scale that is not above 0")
+        if len(found.shift) != len(found.scale) or len(target.shift) != len(target.scale):
+            raise ConfigError("statistics must shift as many columns as they scale")
+        divisors = (*target.scale, *found.scale, found.edge_scale)
+        if not all(SMALLEST <= divisor <= LARGEST for divisor in divisors):
+            raise ConfigError(f"statistics hold a scale that is not from {SMALLEST:g} to {LARGEST:g}")
+        if not all(abs(shift) <= LARGEST for shift in (*target.shift, *found.shift)):
+            raise ConfigError(f"statistics hold a shift beyond {LARGEST:g}")
+        if not all(0 < weight <= HEAVIEST for weight in target.class_weights):
+            raise ConfigError(f"a class must weigh more than 0 and at most {HEAVIEST:g}")
 
 
 @dataclass(frozen=True)

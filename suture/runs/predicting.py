@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.errors import ConfigError, DataError
+from suture.errors import ConfigError, DataError, some_of
 from suture.graph.batch import batch_of
 from suture.graph.data import fingerprint
 from suture.graph.partition import Partition
@@ -32,7 +32,6 @@ from suture.runs.trained import WHOLE, Trained
 
 ACTIVATIONS_AT_A_TIME = 1 << 26
 """Hidden values of the owners that are computed together: 256 MB, and as much again for their features."""
-MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -252,11 +251,11 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
         return
     strangers = [name for name in parts.ids if name not in trained.card.owners and name != WHOLE]
     if strangers:
-        yield f"{_listed(strangers)} did not take part in the run; the model for everybody predicts for them"
+        yield f"{some_of(strangers)} did not take part in the run; the model for everybody predicts for them"
     untaught = [name for name in _untaught(trained) if name in parts.ids and name in trained.models]
     if untaught:
         yield (
-            f"{_listed(untaught)} had no training node, and {method.name} gives each owner a model of its own: it learnt "
+            f"{some_of(untaught)} had no training node, and {method.name} gives each owner a model of its own: it learnt "
             "from no label there, and what it predicts may be chance; a method with one model for everybody, such as "
             "fedavg, serves them"
         )
@@ -265,11 +264,11 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
             yield f"{method.name} trained on graphs that it had completed, and does not say how to complete these (recalled)"
         return
     if mended:
-        yield f"{method.name} has mended the pieces of {_listed(mended)} before predicting (--no-mend: without)"
+        yield f"{method.name} has mended the pieces of {some_of(mended)} before predicting (--no-mend: without)"
     if len(mended) < len(parts.ids):
         without = [name for name in parts.ids if name not in mended]
         why = "" if trained.can_mend(without, known) else f": {_why_not(trained, known)}" if not mended else ""
-        yield f"not mended: {_listed(without)}{why}"
+        yield f"not mended: {some_of(without)}{why}"
 
 
 def _untaught(trained: Trained) -> list[str]:
@@ -294,11 +293,8 @@ def _left_out(graph: Data, owner_N: Tensor) -> Iterator[str]:
             f"{crossing if graph.get('directed') else crossing // 2:,} edges between owners were left out, as in training: "
             "each owner predicts on its own piece (--uncut takes them in)"
         )
+    if graph.get("boundary_node") is not None and graph.boundary_node.numel():
+        yield f"{graph.boundary_node.numel():,} boundary edges lead to nodes that are not in the graph, and are not heard"
     nobodys = int((owner_N < 0).sum())
     if nobodys:
         yield f"{nobodys:,} nodes belong to no client of the run's cut, and nobody predicts them"
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

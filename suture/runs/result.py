@@ -15,7 +15,11 @@ from suture.graph.data import MASKS
 from suture.nn.export import to_module, to_pyg
 from suture.runs.appraisal import Evaluation
 from suture.runs.outcome import Finished, Line, Outcome
+from suture.runs.predicting import Predictions
 from suture.runs.trained import Trained
+
+DENSE_NUMBERS = 64_000_000
+"""So many features are handed out dense, as stock layers want them; more would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -90,25 +94,24 @@ class Result:
         train_mask, val_mask, test_mask    as they were used
         """
         prepared = self.finished.prepared
-        data, graph, nodes = prepared.data.clone(), prepared.clients, int(prepared.graph.num_nodes)
-        score = self.scores()
-        data.client = torch.full((nodes,), -1)
-        data.score = torch.full((nodes, score.shape[1]), torch.nan)
+        data, graph, roles = prepared.data.clone(), prepared.clients, prepared.cut.split.roles
+        if data.x.layout == torch.sparse_csr and data.x.numel() <= DENSE_NUMBERS:
+            data.x = data.x.to_dense()
+        for role, name in enumerate(MASKS, start=1):
+            data[name] = roles == role
+        flat = self.scores()
+        owner = torch.full((int(data.num_nodes),), -1)
+        score = torch.full((int(data.num_nodes), flat.shape[1]), torch.nan)
         # Where clients overlap, the first owner speaks: write in reverse so that it comes last.
         members = prepared.cut.partition.members
         for k in reversed(range(len(graph.ids))):
             first, last = graph.segments.bounds[k : k + 2]
-            data.client[members[k]] = k
-            data.score[members[k]] = score[first:last]
-        if graph.pairs is None:
-            data.probability = graph.target.probabilities(data.score)
-            nobody = -1 if graph.target.kind != "value" else torch.nan
-            decided = graph.target.decided(data.score)
-            decided[data.client < 0] = nobody
-            data.prediction = decided
-        for role, name in enumerate(MASKS, start=1):
-            data[name] = prepared.cut.split.roles == role
-        return data
+            owner[members[k]], score[members[k]] = k, flat[first:last]
+        if graph.pairs is not None:
+            data.client, data.score, data.notes = owner, score, list(prepared.notes)
+            return data
+        names = tuple(data.get("class_names") or ())
+        return Predictions(data, graph.ids, owner, score, roles, graph.target, names, prepared.notes).to_data()
 
     def scores(self) -> torch.Tensor:
         """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client.

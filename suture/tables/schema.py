@@ -34,6 +34,8 @@ _NON_ZERO = {"numeric": 1, "boolean": 1, "date": 1, "categorical": 1, "text": 8,
 """Non-zero features a node gets from a column, roughly."""
 SPARSE_BELOW = 0.25
 """Expected share of non-zero features below which they are kept sparse."""
+NARROW = 100
+"""So few features are kept dense all the same: little is saved, and stock layers want them dense."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class Schema:
         """Whether features are kept sparse; follows from the columns alone, so that all owners agree."""
         width = len(self.feature_names)
         expected = sum(min(_NON_ZERO[column.kind], max(column.width, 1)) for column in self.used)
-        return expected < SPARSE_BELOW * width
+        return width > NARROW and expected < SPARSE_BELOW * width
 
     def with_roles(self, roles: Roles) -> Schema:
         """The same agreement for tables whose columns have other roles."""

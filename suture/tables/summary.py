@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from suture.errors import some_of
+
 LONGEST_VALUE = 40
 
 
@@ -17,8 +19,7 @@ def shown(value: object) -> str:
 
 def listed(values: list[str], most: int = 5) -> str:
     """The first few of some names, and how many more there are."""
-    more = f" and {len(values) - most:,} more" if len(values) > most else ""
-    return ", ".join(shown(value) for value in values[:most]) + more
+    return some_of([shown(value) for value in values], most)
 
 
 @dataclass(frozen=True)

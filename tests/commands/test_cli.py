@@ -130,7 +130,7 @@ class TestCompare:
 
     def test_table_goes_to_stdout_and_progress_to_stderr(self, cli: Cli) -> None:
         said = cli("compare", *SMALL, "--methods", "local,global", "--seeds", "0,1")
-        assert "local" in said.out and "±" in said.out and "upper bound, not a federated method" in said.out
+        assert "local" in said.out and "±" in said.out and "a reference for the others, not a federated method" in said.out
         assert "round 4/4" in said.err and "round 4/4" not in said.out
 
     def test_json_to_stdout_replaces_the_table(self, cli: Cli) -> None:

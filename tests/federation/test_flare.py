@@ -102,7 +102,7 @@ def test_the_commands_of_a_data_team(federation: Loopback, tmp_path: Path) -> No
     owner = federation.owners[0]
     code, printed = federation.run("owner", "predict", str(federation.kits[owner]))
     assert code == 0, printed
-    assert printed.startswith("node,prediction")
+    assert printed.startswith("id,owner,prediction,probability 0")
     run = json.loads((out / "order.json").read_text())["run"]
     code, printed = federation.run("owner", "ledger", str(federation.kits[owner]), "--run", run)
     assert code == 0, printed

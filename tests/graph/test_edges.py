@@ -14,7 +14,7 @@ from torch_geometric.utils import coalesce, remove_self_loops, to_dense_adj, to_
 from suture.core.kernels import Segments
 from suture.core.streams import Streams
 from suture.graph.batch import GraphBatch, batch_of
-from suture.graph.edges import both_ways
+from suture.graph.edges import symmetric
 from suture.graph.impair import impair
 from suture.graph.target import Target
 
@@ -137,13 +137,13 @@ def test_mean_weights() -> None:
 
 
 @pytest.mark.parametrize("undirected", [False, True])
-def test_both_ways_is_the_larger_of_both(undirected: bool) -> None:
+def test_symmetric_is_the_larger_of_both(undirected: bool) -> None:
     batch = weighted_batch(undirected=undirected)
-    edges, weight = both_ways(batch.edge_index, batch.edge_weight, batch.num_nodes)
+    edges, weight = symmetric(batch.edge_index, batch.edge_weight, batch.num_nodes)
     adjacency = dense(batch)
     made = to_dense_adj(edges, edge_attr=weight, max_num_nodes=batch.num_nodes)[0]
     assert torch.equal(made, torch.maximum(adjacency, adjacency.T))
-    plain, none = both_ways(batch.edge_index, None, batch.num_nodes)
+    plain, none = symmetric(batch.edge_index, None, batch.num_nodes)
     assert none is None
     assert torch.equal(plain, edges)
 

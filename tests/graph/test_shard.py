@@ -19,12 +19,16 @@ from torch import Tensor
 from torch_geometric.utils import to_dense_adj
 
 from suture.errors import DataError
-from suture.graph.batch import Features, GraphBatch, feature_matrix
+from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix
 from suture.graph.data import MOST_CLASSES
-from suture.graph.shard import load_shard, save_shard
+from suture.graph.shard import Shard, load_shard, save_shard
 from suture.testing.world import small_world, weighted_world
 
 OWNER = "owner-ash"
+
+
+def single_client(shard: Shard, owner: str) -> GraphBatch:
+    return batch_of(shard.data, [owner], [torch.arange(int(shard.data.num_nodes))], [shard.roles], [False])
 
 
 def dense(graph: GraphBatch) -> Tensor:
@@ -38,7 +42,7 @@ def test_what_is_read_is_what_was_written(world: Callable[[], Any], owner: str, 
     clients = world().clients
     save_shard(clients, owner, tmp_path / "a.safetensors", classes=3, row_normalised=True)
     shard = load_shard(tmp_path / "a.safetensors")
-    one, again = clients.select([owner]), shard.batch(owner, normalise=True)
+    one, again = clients.select([owner]), single_client(shard, owner)
     assert shard.classes == 3
     assert (again.edge_weight is None) == (one.edge_weight is None)
     assert torch.equal(dense(one), dense(again))
@@ -79,13 +83,13 @@ def test_an_own_file_may_have_weights_direction_and_unlabelled_nodes(tmp_path: P
     train = arrays()["train_mask"].copy()
     train[0] = False
     more = {"edge_weight": weight, "directed": True, "y": y, "train_mask": train}
-    batch = load_shard(written(tmp_path / "own.npz", **more)).batch("own", normalise=False)
+    batch = single_client(load_shard(written(tmp_path / "own.npz", **more)), "own")
     expected = torch.zeros(12, 12)
     for (u, v), w in zip(arrays()["edge_index"].T, weight, strict=True):
         expected[u, v] = w
     assert torch.equal(dense(batch), expected)
     assert batch.y[0] == -1 and batch.role[0] == 0
-    mirrored = load_shard(written(tmp_path / "both.npz", edge_weight=weight)).batch("own", normalise=False)
+    mirrored = single_client(load_shard(written(tmp_path / "both.npz", edge_weight=weight)), "own")
     assert torch.equal(dense(mirrored), expected + expected.T)
 
 
@@ -246,5 +250,5 @@ def test_old_files_say_nothing_of_direction_and_are_mirrored(tmp_path: Path) -> 
     source, target = content["edge_index"]
     content["edge_index"] = content["edge_index"][:, source < target]
     path.write_bytes(safetensors.torch.save(content, {"suture": json.dumps(told)}))
-    one, again = small_world().clients.select([OWNER]), load_shard(path).batch(OWNER, normalise=True)
+    one, again = small_world().clients.select([OWNER]), single_client(load_shard(path), OWNER)
     assert torch.equal(dense(one), dense(again))

@@ -68,7 +68,7 @@ def test_legend_says_what_the_numbers_are(comparison: Comparison, made: Plan) ->
         "best validation accuracy",
         "mean *",
         "* is the number this protocol reports",
-        "global trains on the uncut graph: an upper bound, not a federated method.",
+        "global trains on the uncut graph: a reference for the others, not a federated method.",
     ):
         assert part in text
 

@@ -213,6 +213,13 @@ REFUSED: list[tuple[dict[str, object], dict[str, Any], str]] = [
     (masks_of(torch.arange(NODES) < 50, torch.arange(NODES) >= 50, torch.zeros(NODES).bool()), {}, "left to test"),
     ({"node_name": ["same"] * NODES}, {}, "data.node_name must hold 90 different names"),
     ({"edge_weight": torch.zeros(3)}, {}, "edge_weight must be one finite number for each"),
+    ({"x": torch.ones(NODES, 2, dtype=torch.complex64)}, {}, "node features must be an array of numbers (it holds torch.c"),
+    (
+        {"y": torch.ones(NODES, 3), "task": "classification"},
+        {},
+        "labels have 3 columns: one class per node is",
+    ),
+    ({"feature_names": ["a", "b"]}, {}, "data.feature_names names 2 of 5 features"),
     ({"client": torch.full((NODES,), -1)}, {}, "data.client must number the owners from 0"),
     ({}, {"model": Wide}, "the network must give [nodes, 2], a score a class; for 2 nodes it gives [2, 4]"),
     ({}, {"model": Wide(5, 2)}, "model must make a fresh network, not be one"),
@@ -239,3 +246,28 @@ class TestRefused:
     def test_owners_are_not_cut_in_two_by_a_wrong_number(self) -> None:
         with pytest.raises(PartitionError, match="leave the number of clients out"):
             suture.run(own_graph(), overrides=["partition.clients=2"], **QUICK)
+
+
+class TestUntouched:
+    """Features are standardised where they lie; those of the user's own graph must not be."""
+
+    @pytest.mark.parametrize("owners", [1, 3])
+    @pytest.mark.parametrize("more", [{}, {"options": suture.Options(chunk=1)}], ids=["together", "in chunks"])
+    def test_by_a_run(self, owners: int, more: dict[str, Any]) -> None:
+        graph = own_graph(edge_weight=None) if owners == 3 else own_graph(client=torch.zeros(NODES).long(), owners=["all"])
+        before = graph.clone()
+        first, again = (suture.run(graph, **QUICK, **more) for _ in range(2))
+        assert torch.equal(graph.x, before.x) and torch.equal(graph.edge_index, before.edge_index)
+        assert torch.equal(first.data.x, again.data.x) and not torch.equal(first.data.x, before.x)
+
+    def test_by_clients_that_share_nodes_or_by_a_comparison(self) -> None:
+        graph = own_graph()
+        before = graph.clone()
+        shared = {"partition.kind": "metis-overlap", "clients": 4, "partition.overlap_copies": 2, **QUICK}
+        compared = suture.compare(graph, methods=["fedavg", "fedper"], seeds=[0, 1], overrides=shared)
+        assert torch.equal(graph.x, before.x) and len(compared.outcomes) == 4
+
+    def test_a_single_label_of_zero_and_one_stays_one(self) -> None:
+        graph = own_graph(y=own_graph().y.clamp_min(0), task="multi-label")
+        data = suture.run(graph, **QUICK).data
+        assert data.probability.shape == (NODES, 1) and set(data.prediction.unique().tolist()) <= {0, 1}

@@ -87,9 +87,21 @@ class TestWhatIsKept:
         assert data.edge_index.tolist() == PATH.tolist()
         assert from_any([graph(), graph()]).edge_index.max() == 5
 
+    def test_an_owner_without_edges_beside_directed_and_weighted_ones(self) -> None:
+        linked = graph(edge_index=PATH[:, :1], edge_weight=torch.tensor([2.0]), feature_names=["a", "b"])
+        data = from_any({"n": linked, "s": graph(edge_index=PATH[:, :0], feature_names=["a", "b"])})
+        assert data.directed is True and data.edge_weight.tolist() == [2.0] and data.graphless == ["s"]
+        assert data.feature_names == ["a", "b"]
+
     def test_regression_and_multi_label(self) -> None:
         assert from_any(graph(y=torch.tensor([0.5, float("nan"), 2.0]))).task == "regression"
         assert from_any(graph(y=torch.tensor([[1, 0], [1, 1], [0, 0]]))).task == "multi-label"
+
+
+def heavy() -> nx.Graph:
+    made = nx.Graph([(0, 1, {"weight": "heavy"})])
+    nx.set_node_attributes(made, {node: {"x": [1.0], "y": node} for node in made})
+    return made
 
 
 MISTAKES: dict[str, Any] = {
@@ -118,6 +130,15 @@ MISTAKES: dict[str, Any] = {
     "a number": 7,
     "nothing": None,
     "no such file": "nowhere.pt",
+    "owners of different labels": [graph(y=torch.ones(3, 2)), graph(y=torch.ones(3, 4))],
+    "owners of different names": [graph(feature_names=["a", "b"]), graph(feature_names=["a", "c"])],
+    "names in one text": graph(class_names="ab"),
+    "names that are a number": graph(class_names=5),
+    "too few names of features": graph(feature_names=["a"]),
+    "complex features": graph(x=torch.ones(3, 2, dtype=torch.complex64)),
+    "complex adjacency": sp.csr_matrix(np.eye(3) * 1j),
+    "weights of text": heavy(),
+    "columns of classes": graph(y=torch.ones(3, 2), task="classification"),
     "owners of different width": [graph(), graph(x=torch.ones(3, 5))],
     "some with masks": [graph(), graph(train_mask=torch.tensor([True, False, False]))],
     "a ragged networkx": nx.Graph([("a", "b")]),

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.errors import DataError
+from suture.errors import DataError, some_of
 from suture.federation.wire.description import Description
 from suture.graph.data import num_classes
 from suture.graph.shard import load_shard
@@ -16,8 +16,6 @@ from suture.graph.splits import given_masks
 from suture.runs.counting import kind_of
 from suture.runs.piece import Handling, OwnersPiece, owners_piece
 from suture.tables.schema import Schema
-
-MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,8 @@ def read_holding(path: Path) -> Holding:
 
     folder = GraphFolder.read(path)
     if len(folder.owners) > 1:
-        named = ", ".join(folder.owners[:MOST_NAMED]) + (", ..." if len(folder.owners) > MOST_NAMED else "")
         raise DataError(
-            f"{path} holds the graphs of {len(folder.owners)} owners ({named}), and one owner brings its own; "
+            f"{path} holds the graphs of {len(folder.owners)} owners ({some_of(folder.owners)}), one owner brings its own; "
             f"write each one's piece with: suture data pieces {path} --out DIR"
         )
     data = folder.to_data()

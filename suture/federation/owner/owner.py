@@ -19,7 +19,7 @@ from suture.federation.owner.run import Agreement
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms, read_terms
 from suture.graph.batch import GraphBatch
-from suture.graph.data import fingerprint
+from suture.graph.data import MOST_CLASSES, fingerprint
 from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
@@ -117,7 +117,9 @@ class Owner:
             raise Refused(
                 f"the terms speak of {terms.features} features, this owner's nodes have {mine.features}", Code.TERMS
             )
-        if terms.task == "node" and terms.classes < mine.classes:
+        # Owners may lack classes that others have; labels and numbers are columns, and the same at all of them.
+        most = MOST_CLASSES if mine.kind == "class" else mine.classes
+        if (terms.task == "node" or terms.is_census) and not mine.classes <= terms.classes <= most:
             raise Refused(f"the terms speak of {terms.classes} classes, this owner has {mine.classes}", Code.TERMS)
         if terms.handling.target.kind != mine.kind:
             raise Refused(

@@ -17,7 +17,7 @@ from torch import Tensor
 from suture.core.kernels import activate, sparse_product
 from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import GraphBatch
-from suture.graph.edges import both_ways
+from suture.graph.edges import symmetric
 from suture.nn.backbones import Gcn
 from suture.settings import ModelSettings, TrainingSettings
 from suture.training.optimisers import Moments, descend
@@ -120,10 +120,10 @@ def orthonormal(params: Tree) -> Tree:
 def _twice(graph: GraphBatch, h: Tensor) -> Tensor:
     operator = graph.gcn_operator
     if bool(graph.directed.any()):
-        operator = graph.completed("both ways", _both_ways).gcn_operator
+        operator = graph.completed("symmetric", _symmetric).gcn_operator
     return sparse_product(operator, sparse_product(operator, h))
 
 
-def _both_ways(graph: GraphBatch) -> GraphBatch:
-    edge_index, weight = both_ways(graph.edge_index, graph.edge_weight, graph.num_nodes)
+def _symmetric(graph: GraphBatch) -> GraphBatch:
+    edge_index, weight = symmetric(graph.edge_index, graph.edge_weight, graph.num_nodes)
     return replace(graph, edge_index=edge_index, edge_weight=weight)

@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 from suture.core.storage import write_atomically, write_json
 from suture.errors import DataError, SutureError
 from suture.graph.cut import load_manifest
-from suture.graph.edges import both_ways
+from suture.graph.mirror import both_ways
 from suture.methods.fedpub.method import label_similarity
 
 EDGES_AT_ONCE = 1 << 16
