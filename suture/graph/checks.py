@@ -186,7 +186,7 @@ def _values(y: Tensor) -> Tensor:
 
 
 def _several(y: Tensor) -> Tensor:
-    known = y[~torch.isnan(y.float()).any(dim=1)]
+    known = y[~torch.isnan(y.float())]
     if not bool(((known == 0) | (known == 1)).all()):
         raise DataError(
             f"labels of several columns must be 0 or 1, one column for each class, got shape {list(y.shape)} with others; "

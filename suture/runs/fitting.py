@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suture.graph.target import Kind
+from suture.graph.target import Kind, Target
+from suture.method import check_target
 from suture.methods import AnyMethod
 from suture.runs.plan import Plan
 
@@ -19,8 +20,13 @@ def unfit(method: AnyMethod, kind: Kind, graphless: bool) -> str | None:
 
 
 def fitting(made: Plan, kind: Kind, graphless: bool) -> tuple[Plan, tuple[str, ...]]:
-    """The plan with the methods that fit, and a line that names the others; methods that the user named all stay."""
-    if made.named or made.protocol.task == "link":
+    """The plan with the methods that fit, and a line that names the others; one that the user named is refused instead."""
+    if made.protocol.task == "link":
+        return made, ()
+    if made.named:
+        # Now, not after the methods before it have trained for hours.
+        for method in made.methods:
+            check_target(method, Target(kind))
         return made, ()
     reasons: dict[str, list[str]] = {}
     for method in made.methods:

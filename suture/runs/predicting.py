@@ -22,6 +22,7 @@ from suture.graph.batch import batch_of
 from suture.graph.data import fingerprint
 from suture.graph.partition import Partition
 from suture.graph.scaling import scaled
+from suture.graph.splits import Role
 from suture.graph.target import Target
 from suture.method import Method
 from suture.runs import origin
@@ -251,6 +252,13 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
     strangers = [name for name in parts.ids if name not in trained.card.owners and name != WHOLE]
     if strangers:
         yield f"{some_of(strangers)} did not take part in the run; the model for everybody predicts for them"
+    untaught = [name for name in _untaught(trained) if name in parts.ids and name in trained.models]
+    if untaught:
+        yield (
+            f"{some_of(untaught)} had no training node, and {method.name} gives each owner a model of its own: it learnt "
+            "from no label there, and what it predicts may be chance; a method with one model for everybody, such as "
+            "fedavg, serves them"
+        )
     if method.mends == "nothing":
         if _forgets(method):
             yield f"{method.name} trained on graphs that it had completed, and does not say how to complete these (recalled)"
@@ -261,6 +269,14 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
         without = [name for name in parts.ids if name not in mended]
         why = "" if trained.can_mend(without, known) else f": {_why_not(trained, known)}" if not mended else ""
         yield f"not mended: {some_of(without)}{why}"
+
+
+def _untaught(trained: Trained) -> list[str]:
+    """Clients of the run that had nothing to learn from."""
+    if trained.cut is None:
+        return []
+    pairs = zip(trained.cut.partition.ids, trained.cut.split.client_roles, strict=True)
+    return [name for name, roles in pairs if not bool((roles == Role.TRAIN).any())]
 
 
 def _forgets(method: Method[Any, Any]) -> bool:
@@ -277,6 +293,8 @@ def _left_out(graph: Data, owner_N: Tensor) -> Iterator[str]:
             f"{crossing if graph.get('directed') else crossing // 2:,} edges between owners were left out, as in training: "
             "each owner predicts on its own piece (--uncut takes them in)"
         )
+    if graph.get("boundary_node") is not None and graph.boundary_node.numel():
+        yield f"{graph.boundary_node.numel():,} boundary edges lead to nodes that are not in the graph, and are not heard"
     nobodys = int((owner_N < 0).sum())
     if nobodys:
         yield f"{nobodys:,} nodes belong to no client of the run's cut, and nobody predicts them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, u
 from suture.graph.cut import Cut, load_manifest, make_cut
 from suture.graph.data import csr_from_parts, num_classes
 from suture.graph.links import hide_from_uncut, hide_links
+from suture.graph.partition import AUTO, Partition
 from suture.graph.scaling import Statistics, scaled, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
@@ -109,8 +111,25 @@ def prepare(
         check_module(module, clients.x.width, outputs)
     metric = counts.metric if counts else protocol.evaluation.metric
     task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
-    notes = (*(data.get("notes") or ()), *parts.notes, *cut.split.notes, *(counts.notes if counts else ()))
+    unheard = _unheard(data, parts) if protocol.partition.kind == AUTO else ()
+    notes = (*(data.get("notes") or ()), *parts.notes, *unheard, *cut.split.notes, *(counts.notes if counts else ()))
     return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
+
+
+def _unheard(data: Data, parts: Partition) -> Iterator[str]:
+    """Edges that no client hears, because each has its own piece only."""
+    owner_N = torch.full((int(data.num_nodes),), -1)
+    for number, members in enumerate(parts.members):
+        owner_N[members] = number
+    crossing, ways = (
+        int((owner_N[data.edge_index[0]] != owner_N[data.edge_index[1]]).sum()),
+        1 if data.get("directed") else 2,
+    )
+    if crossing:
+        edges = data.edge_index.shape[1] // ways
+        yield f"{crossing // ways:,} of {edges:,} edges lie between owners: no message passes over them in their pieces"
+    if data.get("boundary_node") is not None and data.boundary_node.numel():
+        yield f"{data.boundary_node.numel():,} boundary edges lead out of the graph: no message passes over them"
 
 
 def _pieces_on_one_scale(clients: GraphBatch, found: Statistics) -> GraphBatch:

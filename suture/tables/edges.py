@@ -70,6 +70,7 @@ def read_edges(table: Table, ids: pl.Series, roles: Roles, directed: bool, summa
         lost["with neither end in the node table"] += int(nowhere.sum())
         inner.append(known.filter(inside).select("s", "t", *["weight"] * weighted))
         outer.append(_outer(known.filter(~inside & ~nowhere), directed))
+    _check_that_ids_meet(table, ids, roles, lost["with neither end in the node table"])
     if not inner:
         summary.account("edges", table.name, table.rows + table.empty, lost)
         return Edges(
@@ -87,6 +88,18 @@ def read_edges(table: Table, ids: pl.Series, roles: Roles, directed: bool, summa
             boundary.node.size,
         )
     return Edges(*edges, boundary)
+
+
+def _check_that_ids_meet(table: Table, ids: pl.Series, roles: Roles, nowhere: int) -> None:
+    """Refuse a table whose every edge is between strangers: its ids are written otherwise, or of another column."""
+    if not nowhere or nowhere < table.rows or not len(ids):
+        return
+    first = next(iter(table.chunks(list(roles.source), 1))).select(id_text(roles.source, table.types)).to_series()[0]
+    raise DataError(
+        f"none of the {nowhere:,} edges of {table.name} has an end in the node table: an edge begins at {shown(first)}, a "
+        f"node is called {shown(ids[0])}; write ids alike in both, name other columns (--id, --source, --target), or leave "
+        "--edges out"
+    )
 
 
 def _located(block: pl.DataFrame, positions: pl.DataFrame, roles: Roles, table: Table) -> pl.DataFrame:

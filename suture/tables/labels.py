@@ -14,6 +14,8 @@ from suture.tables.schema import Schema, Task
 from suture.tables.summary import Summary, listed, shown
 
 MOST_CLASSES = 1000
+FEW_CLASSES = 20
+"""So many may be learned from a node each, in a small table."""
 UNLABELLED = "-1"
 SPLITS = {
     "train": 1, "training": 1, "tr": 1,
@@ -64,13 +66,38 @@ def find_classes(counts: Counter[str], task: Task, label: Sequence[str], summary
             f"the label {listed(list(label))} has {len(names):,} different values, at most {MOST_CLASSES:,} can be classes; "
             "if it is a number to predict, say --task regression"
         )
+    _check_repeated(names, counts, label)
     whole = all(name.lstrip("-").isdecimal() and name.isascii() for name in names)
     ordered = sorted(names, key=lambda name: (int(name), name)) if whole else sorted(names)
     if len(ordered) == 1:
         summary.note(
             "label", f"every labelled node is of the class {shown(ordered[0])}", "look: nothing can be learned from it"
         )
+    _note_doubtful(names, summary)
     return tuple(ordered)
+
+
+def _check_repeated(names: set[str], counts: Counter[str], label: Sequence[str]) -> None:
+    """Refuse classes most of which have a single node: these are numbers to predict, or names of the nodes."""
+    nodes = sum(counts[name] for name in names)
+    if len(names) > FEW_CLASSES and nodes < 2 * len(names):
+        raise DataError(
+            f"the label {listed(list(label))} has {len(names):,} different values in {nodes:,} labelled rows, too many to "
+            "learn as classes; if it is a number to predict, say --task regression; classes can be named with --classes"
+        )
+
+
+def _note_doubtful(names: set[str], summary: Summary) -> None:
+    """Say what may not be meant: numbers taken as classes, and classes that are written in two ways."""
+    numbers = values.try_numbers(pl.Series(sorted(names), dtype=pl.String))
+    if names and not numbers.null_count() and (len(names) > FEW_CLASSES or bool((numbers != numbers.round()).any())):
+        summary.note("label", f"{len(names):,} different numbers are taken as classes", "look: or say --task regression")
+    alike = Counter(name.casefold() for name in names)
+    twice = sorted(name for name in names if alike[name.casefold()] > 1)
+    if twice:
+        summary.note(
+            "label", f"classes that differ in capital letters only: {listed(twice)}", "look: kept as different classes"
+        )
 
 
 def encode_labels(block: pl.DataFrame, schema: Schema, notes: Counter[str]) -> np.ndarray:

@@ -103,6 +103,36 @@ class TestHonoured:
         assert bool((result.data.prediction[data.client == 2] >= 0).all())
         assert any("no training node: west" in note for note in result.notes)
 
+    def test_the_untrained_model_of_an_owner_without_labels_is_named(self) -> None:
+        data = own_graph()
+        data.y[data.client == 2] = -1
+        alone = suture.predict(suture.run(data, "local", **QUICK), data)
+        assert any("west had no training node" in note and "may be chance" in note for note in alone.notes)
+        shared = suture.predict(suture.run(data, "fedavg", **QUICK), data)
+        assert not any("had no training node" in note for note in shared.notes)
+
+    def test_a_method_that_cannot_predict_numbers_is_refused_before_others_train(self, tmp_path: Path) -> None:
+        data = own_graph(y=own_graph().x[:, 1])
+        with pytest.raises(ConfigError, match="fedproto can predict one class of a node, not numbers"):
+            suture.compare(data, ["local", "fedproto"], seeds=[0], out=tmp_path / "runs", **QUICK)
+        assert not list(tmp_path.glob("runs/local*"))
+
+    def test_rows_known_in_part_hold_labels_of_0_and_1_too(self) -> None:
+        y = torch.zeros(NODES, 2)
+        y[::2, 0], y[3] = 1, torch.tensor([float("nan"), 5.0])
+        with pytest.raises(DataError, match="must be 0 or 1"):
+            suture.run(own_graph(y=y), **QUICK)
+
+    def test_edges_that_no_owner_hears_are_counted(self) -> None:
+        data = own_graph()
+        inside, links = data.edge_index.shape[1] // 2, torch.tensor([[0, 1, 50], [45, 80, 85]])
+        data.edge_index = torch.cat([data.edge_index, links, links.flip(0)], 1)
+        assert any(f"3 of {inside + 3:,} edges lie between owners" in note for note in suture.run(data, **QUICK).notes)
+        assert not any("between owners" in note for note in suture.run(own_graph(), **QUICK).notes)
+        data.edge_index, data.directed = torch.cat([own_graph().edge_index, links], 1), True
+        notes = suture.run(data, **QUICK).notes
+        assert any(f"3 of {2 * inside + 3:,} edges lie between owners" in note for note in notes)
+
     def test_probabilities_are_those_of_the_exported_model(self) -> None:
         result = suture.run(own_graph(), **QUICK)
         data = result.data

@@ -222,6 +222,43 @@ def test_a_thousand_and_more_classes_are_a_number_to_predict(tmp_path: Path) -> 
     assert run(tmp_path, *arguments, "--task", "regression")[0] == 0
 
 
+def test_nearly_as_many_classes_as_rows_are_no_classes(tmp_path: Path) -> None:
+    rows = "".join(f"n{row},{row % 10}.5,{1000 + 7 * row}\n" for row in range(60))
+    (tmp_path / "n.csv").write_text("id,v,price\n" + rows)
+    arguments = ["--nodes", str(tmp_path / "n.csv"), "--id", "id", "--label", "price"]
+    code, complaint = run(tmp_path, *arguments)
+    assert code == 2 and "60 different values in 60 labelled rows" in complaint and "--task regression" in complaint
+    named = ",".join(str(1000 + 7 * row) for row in range(60))
+    assert run(tmp_path, *arguments, "--classes", named)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "line"),
+    [
+        (["1.5", "2", "2.5"], "3 different numbers are taken as classes"),
+        ([str(row) for row in range(30)], "30 different numbers are taken as classes"),
+        (["No", "no", "yes"], "classes that differ in capital letters only: 'No', 'no'"),
+        (["0.0", "1.0", "2.0"], None),
+    ],
+)
+def test_doubtful_classes_get_a_line(tmp_path: Path, labels: list[str], line: str | None) -> None:
+    rows = "".join(f"n{row},{row % 10}.5,{labels[row % len(labels)]}\n" for row in range(90))
+    (tmp_path / "n.csv").write_text("id,v,label\n" + rows)
+    assert run(tmp_path, "--nodes", str(tmp_path / "n.csv"), "--id", "id", "--label", "label")[0] == 0
+    said = (tmp_path / "out/summary.txt").read_text()
+    assert line in said if line else "look:" not in said
+
+
+def test_edges_whose_ids_are_written_otherwise_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("id,v\n007,1.5\n008,2.5\n")
+    (tmp_path / "e.csv").write_text("source,target\n7,8\n8,7\n")
+    arguments = ["--nodes", str(tmp_path / "n.csv"), "--id", "id", "--edges", str(tmp_path / "e.csv")]
+    code, complaint = run(tmp_path, *arguments)
+    assert code == 2 and "none of the 2 edges of e.csv" in complaint and "'7'" in complaint and "'007'" in complaint
+    (tmp_path / "e.csv").write_text("source,target\n7,8\n007,8\n")
+    assert run(tmp_path, *arguments)[0] == 0
+
+
 def test_without_polars_one_sentence_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("id,v\na,1.5\n")
     script = "import sys; sys.modules['polars'] = None; from suture.cli import main; sys.exit(main())"
