@@ -153,7 +153,8 @@ def test_what_an_owners_policy_forbids(federation: Loopback, tmp_path: Path) -> 
     ]
     try:
         ended(federation, kits.write_job(tmp_path / "job", "refused", federation.owners, orders, JOBS))
-        arguments = ["--kit", str(federation.kits["operator"]), "--set", "rounds=20", "--out", str(tmp_path / "run")]
+        arguments = ["--kit", str(federation.kits["operator"]), "--protocol", "fedpub-disjoint"]
+        arguments += ["--set", "rounds=20", "--out", str(tmp_path / "run")]
         code, printed = federation.run("federation", "run", *arguments)
     finally:
         federation.policy(OWNER).write_text("")
