@@ -143,7 +143,7 @@ def _by_class(table: Tensor, names: Sequence[str]) -> dict[str, Any]:
 
 
 def warnings_of(examples: Examples, evaluation: Evaluation) -> tuple[str, ...]:
-    """What a reader of the numbers must know: outputs that are no numbers, and models that predict one class only."""
+    """What a reader of the numbers must know: outputs that are no numbers, and tests or models that know one class only."""
     found = []
     broken = sorted(set(examples.client[~_rowwise_finite(examples.output)].tolist()))
     if broken:
@@ -155,6 +155,9 @@ def warnings_of(examples: Examples, evaluation: Evaluation) -> tuple[str, ...]:
         return tuple(found)
     counted, names = tables(examples), evaluation["classes"]
     together = counted.sum(0)
+    if int((together.sum(1) > 0).sum()) == 1:
+        only = names[int(together.sum(1).argmax())]
+        return (*found, f"all test nodes are of class {only}, so these scores say nothing; label nodes of other classes too")
     if _says_one(together):
         said = int(together.sum(0).argmax())
         others = float(1 - together[said].sum() / together.sum())

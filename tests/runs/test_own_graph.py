@@ -150,6 +150,11 @@ class TestHonoured:
         assert mirrored.data.edge_index.shape[1] == 2 * one_way.shape[1]
         assert any("goes both ways" in note for note in mirrored.notes)
 
+    def test_a_test_of_one_class_says_that_it_says_nothing(self) -> None:
+        data = own_graph()
+        data.y[data.y > 0] = 0
+        assert any("all test nodes are of class 0" in text for text in suture.run(data, **QUICK).outcome.warnings)
+
 
 class TestTaken:
     """Everything the issue lists as a traceback."""
