@@ -5,9 +5,10 @@ Everything that needs Polars or torch is imported when a command runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,8 +29,8 @@ def _option(help_text: str, *names: str, metavar: str = "COL") -> Any:
     return typer.Option(*names, metavar=metavar, help=help_text)
 
 
-NodesUnlessGraph = Annotated[str | None, _option("Node table; {owner} in it stands for each owner's name", metavar="FILE")]
-Nodes = Annotated[str, _option("Node table; {owner} in it stands for each owner's name", metavar="FILE")]
+_NODES = _option("Node table; {owner} in it stands for each owner's name", metavar="FILE")
+Nodes = Annotated[str, _NODES]
 GraphFile = Annotated[
     Path | None, _option("A whole graph in place of tables: PyG's .pt, .npz of arrays, or .graphml", metavar="FILE")
 ]
@@ -64,6 +65,37 @@ Encoding = Annotated[
 ]
 
 
+TABLES: dict[str, tuple[Any, Any]] = {
+    "edges": (Edges, None), "features": (Features, None), "id": (Id, None), "label": (Label, None), "owner": (Owner, None),
+    "source": (Source, None), "target": (Target, None), "weight": (Weight, None), "split": (Split, None),
+    "duplicates": (Duplicates, "refuse"), "encoding": (Encoding, None),
+}  # fmt: skip
+"""What every command on tables takes besides --nodes: the option and its default, by name."""
+COLUMNS: dict[str, tuple[Any, Any]] = {
+    "directed": (Directed, False), "task": (Task, None), "types": (Types, None), "ignore": (Ignore, None),
+    "keep": (Keep, None), "missing": (Missing, None), "unseen": (Unseen, "other"), "min_count": (MinCount, 5),
+    "classes": (Classes, None),
+}  # fmt: skip
+"""What settles a schema."""
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def _taking(options: dict[str, tuple[Any, Any]]) -> Callable[[F], F]:
+    """Give a command these options in place of its `**given`; typer reads a signature, so they are written into it."""
+
+    def taking(function: F) -> F:
+        own = [one for one in inspect.signature(function, eval_str=True).parameters.values() if one.kind != one.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in options.items()
+        ]
+        vars(function)["__signature__"] = inspect.Signature([*own, *more])
+        return function
+
+    return taking
+
+
 def register(app: typer.Typer, data_app: typer.Typer) -> None:
     """Add the commands of this module to the command line."""
     schema_app = typer.Typer(rich_markup_mode=None)
@@ -83,89 +115,52 @@ def register(app: typer.Typer, data_app: typer.Typer) -> None:
     command(data_app, "example", "suture data example fraud --out bank-tables")(data_example)
 
 
+@_taking(TABLES | COLUMNS)
 def import_command(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Graph folder to write")],
-    nodes: NodesUnlessGraph = None,
+    nodes: Annotated[str | None, _NODES] = None,
     graph: GraphFile = None,
-    edges: Edges = None,
-    features: Features = None,
-    id: Id = None,
-    label: Label = None,
-    owner: Owner = None,
     owner_name: OwnerName = None,
-    source: Source = None,
-    target: Target = None,
-    weight: Weight = None,
-    split: Split = None,
     schema: SchemaFile = None,
-    directed: Directed = False,
-    task: Task = None,
-    types: Types = None,
-    ignore: Ignore = None,
-    keep: Keep = None,
-    missing: Missing = None,
-    unseen: Unseen = "other",
-    min_count: MinCount = 5,
-    classes: Classes = None,
-    duplicates: Duplicates = "refuse",
-    encoding: Encoding = None,
     add: Annotated[bool, typer.Option("--add", help="Add an owner to a folder that is there")] = False,
+    **given: Any,
 ) -> None:
     """Make a graph folder of your tables (CSV, TSV, Parquet or JSON), or of a graph of another library.
 
     Prints what was read, kept, changed and left out. `--data OUT` of assess, run, compare and partition takes the folder.
     """
-    said = dict(locals())
-    wishes = _wishes(said)
+    wishes = _wishes(given)
     from suture.tables import import_graph, import_tables
 
     if graph is not None:
-        _refuse_beside_graph(said)
+        _refuse_beside_graph(context)
         folder, summary = import_graph(out, graph)
     elif nodes is None:
         raise ConfigError("give your tables with --nodes FILE (and --edges FILE), or a whole graph with --graph FILE")
     else:
-        folder, summary = import_tables(
-            out, _tables(nodes, edges, features, owner_name), wishes, None if schema is None else _schema(schema), add=add
-        )
+        agreed = None if schema is None else _schema(schema)
+        folder, summary = import_tables(out, _tables(nodes, given, owner_name), wishes, agreed, add=add)
     _print(summary)
     typer.echo(f"\nwrote {out} ({len(folder.about['files'])} files); all of the above is in {out / 'summary.txt'}")
     typer.echo(f"next: suture assess --data {out}   what federation would bring")
     typer.echo(f"  or: suture run --data {out}      train right away")
 
 
+@_taking(TABLES | COLUMNS)
 def schema_make(
     nodes: Nodes,
-    edges: Edges = None,
-    features: Features = None,
-    id: Id = None,
-    label: Label = None,
-    owner: Owner = None,
-    source: Source = None,
-    target: Target = None,
-    weight: Weight = None,
-    split: Split = None,
-    directed: Directed = False,
-    task: Task = None,
-    types: Types = None,
-    ignore: Ignore = None,
-    keep: Keep = None,
-    missing: Missing = None,
-    unseen: Unseen = "other",
-    min_count: MinCount = 5,
-    classes: Classes = None,
-    duplicates: Duplicates = "refuse",
-    encoding: Encoding = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Schema to write")] = Path("schema.json"),
+    **given: Any,
 ) -> None:
     """Write down what the columns of your tables are, for other owners to import theirs alike.
 
     The file holds names of columns, categories and classes, but no row.
     """
-    wishes = _wishes(dict(locals()))
+    wishes = _wishes(given)
     from suture.tables import make_schema
 
-    schema, summary = make_schema(_tables(nodes, edges, features, None), wishes)
+    schema, summary = make_schema(_tables(nodes, given), wishes)
     if out.exists():
         raise ConfigError(f"{out} is there already; choose another name with --out")
     schema.write(out)
@@ -176,27 +171,18 @@ def schema_make(
     typer.echo(f"next, at each owner: suture import FOLDER --schema {out} --owner-name NAME --nodes FILE --edges FILE")
 
 
+@_taking(TABLES)
 def schema_check(
     schema: Annotated[Path, typer.Argument(metavar="SCHEMA", help="Schema file")],
     nodes: Nodes,
-    edges: Edges = None,
-    features: Features = None,
-    id: Id = None,
-    label: Label = None,
-    owner: Owner = None,
     owner_name: OwnerName = None,
-    source: Source = None,
-    target: Target = None,
-    weight: Weight = None,
-    split: Split = None,
-    duplicates: Duplicates = "refuse",
-    encoding: Encoding = None,
+    **given: Any,
 ) -> None:
     """Say whether tables fit a schema; nothing is written."""
-    wishes = _wishes(dict(locals()))
+    wishes = _wishes(given)
     from suture.tables import check_schema
 
-    _print(check_schema(_tables(nodes, edges, features, owner_name), wishes, _schema(schema)))
+    _print(check_schema(_tables(nodes, given, owner_name), wishes, _schema(schema)))
     typer.echo(f"\nthe tables fit {schema}; next: suture import FOLDER --schema {schema} --nodes {nodes}")
 
 
@@ -263,19 +249,19 @@ def _pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:
     return pairs
 
 
-def _refuse_beside_graph(said: dict[str, Any]) -> None:
+def _refuse_beside_graph(context: typer.Context) -> None:
     """A graph says itself what tables must be asked for."""
-    plain = {"out": None, "graph": None, "unseen": "other", "min_count": 5, "duplicates": "refuse"}
-    for name, value in said.items():
-        if name not in ("out", "graph") and value and value != plain.get(name):
-            option = {"types": "type", "owner_name": "owner-name"}.get(name, name)
-            raise ConfigError(f"--{option} is about tables, and --graph gives a whole graph; leave one of them out")
+    for option in context.command.params:
+        found = context.get_parameter_source(option.name or "")
+        if option.name not in ("out", "graph") and found is not None and found.name == "COMMANDLINE":
+            raise ConfigError(f"{option.opts[0]} is about tables, and --graph gives a whole graph; leave one of them out")
 
 
-def _tables(nodes: str, edges: str | None, features: str | None, owner: str | None) -> list[Tables]:
+def _tables(nodes: str, given: dict[str, Any], owner: str | None = None) -> list[Tables]:
     from suture.tables import Tables
     from suture.tables.preparing import OWNER, find_owners
 
+    edges, features = given["edges"], given["features"]
     if OWNER in nodes:
         if owner is not None:
             raise ConfigError("{owner} in --nodes names the owners; leave --owner-name away")

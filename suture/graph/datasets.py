@@ -119,6 +119,8 @@ def load(name: str, root: Path | None = None, *, allow_download: bool = True, se
     if data is None:
         data = _expected(info, validate(source_read.read(raw, root)), root / raw.folder)
         source_cache.write(kept, data)
+    if info.owners:
+        data.owners = list(info.owners)
     return data
 
 

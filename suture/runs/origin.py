@@ -21,8 +21,6 @@ FEDERATION = "federation"
 """In place of a dataset's name: the graph is in pieces, and its owners have them."""
 PAPERS, OWN = "fedpub-disjoint", "own"
 """The protocol unless one is named: for graphs of the catalogue, and for those that have owners."""
-WITH_OWNERS = {"twitch": ("DE", "ENGB", "ES", "FR", "RU", "TW")}
-"""Graphs of the catalogue that have owners, and their names in the order of their numbers."""
 SCHEMA = "schema.json"
 """Of a folder of `suture import`."""
 
@@ -63,7 +61,7 @@ def is_own(name: str) -> bool:
 
 def default_protocol(name: str) -> str:
     """A paper's cut for graphs that papers cut; otherwise what the graph says of itself."""
-    return OWN if is_own(name) or name == FEDERATION or name.lower() in WITH_OWNERS else PAPERS
+    return OWN if name == FEDERATION or is_own(name) or datasets.about(name).owners else PAPERS
 
 
 def source_of(name: str) -> Source | None:
@@ -78,8 +76,6 @@ def load(name: str, data_root: Path | None = None) -> Data:
 
         return GraphFolder.read(name).to_data()
     data = datasets.load(name, data_root)
-    if name.lower() in WITH_OWNERS:
-        data.owners = list(WITH_OWNERS[name.lower()])
     return data if source_of(name) is None else checked(data)
 
 

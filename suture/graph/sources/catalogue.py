@@ -67,6 +67,8 @@ class DatasetInfo:
     licence: str
     raw: tuple[RawSet, ...] = ()
     """Ways to have it, best first; empty for a generated graph."""
+    owners: tuple[str, ...] = ()
+    """Who owns its nodes, in the order of their numbers, if the graph itself says so."""
 
     def present(self, root: Path) -> bool:
         """Whether it can be loaded from this data root without a network."""
@@ -239,6 +241,6 @@ PUBLIC = (
         "twitch", "Twitch gamers", 34978, 922552, 3170, 2,
         "Streamers of six countries and their friendships, with tokens of games and habits; each country is an owner.",
         "Rozemberczki et al., Multi-scale attributed node embedding, Journal of Complex Networks 2021",
-        "not stated", (TWITCH,),
+        "not stated", (TWITCH,), ("DE", "ENGB", "ES", "FR", "RU", "TW"),
     ),
 )  # fmt: skip
