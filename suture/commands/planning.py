@@ -87,14 +87,14 @@ def _about(dataset: str, count_owners: bool, data_root: Path | None) -> _About:
     if origin.is_folder(dataset):
         return _about_folder(dataset)
     about = datasets.about(dataset)
-    if not about.nodes or count_owners:  # somebody else's, or with owners: only the graph itself can tell
+    if not about.nodes or (count_owners and not about.raw):  # made by a function: only the graph itself can tell
         data = origin.load(dataset, data_root)
         owners = 0 if data.get("client") is None else int(data.client.unique().numel())
         return _About(int(data.num_features), num_classes(data), owners, kind_of(data), bool(data.get("graphless")))
     given = {} if about.raw else datasets.arguments(dataset)
     communities = given.get("clients")
     classes = len(communities) if isinstance(communities, tuple) else given.get("classes", about.classes)
-    return _About(int(str(given.get("features", about.features))), int(str(classes)))
+    return _About(int(str(given.get("features", about.features))), int(str(classes)), len(about.owners))
 
 
 def _about_folder(path: str) -> _About:

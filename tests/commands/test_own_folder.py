@@ -226,3 +226,12 @@ def test_mistakes_of_assess(
     monkeypatch.chdir(tmp_path)
     said = cli("assess", *(str(graph) if word == "GRAPH" else word for word in arguments))
     assert said.code == 2 and sentence in said.err and not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_of_a_dataset_with_owners_needs_no_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUTURE_DATA", str(tmp_path))
+    assert main(["run", "--dataset", "twitch", "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "on twitch with 6 clients: fedavg" in said and "Cut: the owners that the graph names, for every seed." in said
