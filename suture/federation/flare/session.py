@@ -74,10 +74,6 @@ class Session:
         """What the coordinator left for the operator after a job."""
         return Path(str(self._do(lambda: self._session.download_job_result(job, str(into))))) / "workspace" / TOPIC
 
-    def abort(self, job: str) -> None:
-        """End a job at once."""
-        self._do(lambda: self._session.abort_job(job))
-
     def _do(self, action: Callable[[], Any]) -> Any:
         try:
             with silent():
