@@ -33,6 +33,11 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
 
 
+def sample_size(fraction: float, clients: int) -> int:
+    """How many a random share of the clients is: at least one."""
+    return max(1, round(fraction * clients))
+
+
 class Cohort(Protocol):
     """The clients as the server sees them."""
 
@@ -129,7 +134,7 @@ class CohortBase(Generic[C]):
 
     def sample(self, fraction: float) -> Self:
         """A random share of the clients, of those that are present and at least one, whatever their order."""
-        count = max(1, round(fraction * len(self._ids)))
+        count = sample_size(fraction, len(self._ids))
         chosen = self.present
         if count < len(chosen):
             ranks = rank(self._common.task.seed, chosen, "sample", self._common.asked)

@@ -137,11 +137,12 @@ def _is_ours(text: str) -> bool:
 # Who may know whom among the parties: owners and coordinator meet in what travels only, and in the jobs of the engine.
 PARTIES = {
     "wire": set(),
-    "coordinator": {"wire"},
-    "owner": {"wire", "audit"},
+    "coordinator": {"wire", "identity"},
+    "owner": {"wire", "audit", "identity"},
     "flare": {"wire", "audit"},
     "operator": {"wire", "flare"},
     "audit": set(),
+    "identity": set(),
 }
 WHERE_PARTIES_MEET = PACKAGE / "federation" / "flare" / "jobs.py"
 

@@ -35,7 +35,7 @@ def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[s
     from suture.federation.owner.owner import Owner
 
     kit = flare.kits.Kit.read(path, "owner")
-    held = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins).holding
+    held = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins, kit.path).holding
     nodes, features = int(held.data.num_nodes), held.features
     whose = "".join(f" ({name} in {data})" for name in held.data.get("owners") or () if name != kit.name)
     console.notes().print(

@@ -46,13 +46,18 @@ class ChainedFile:
 
     def append(self, line: Line) -> None:
         """One more line; only what others have written since is read again."""
+        self.append_after(lambda new: [line])
+
+    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]]) -> None:
+        """As `append_if`, for whoever remembers: `decide` gets only lines that this object has neither read nor written."""
         with self._locked() as file:
             size, number, chain = self._known
             if os.fstat(file.fileno()).st_size < size:
                 raise self._broken(number)
             file.seek(size)
             added, new, chain = self._read(file, number, chain)
-            self._known = self._written(file, size + added, number + len(new), chain, [line])
+            self._known = size + added, number + len(new), chain
+            self._known = self._written(file, *self._known, list(decide(new)))
 
     def append_if(self, decide: Callable[[Sequence[Line]], Sequence[Line]]) -> list[Line]:
         """Decide on the lines so far which to add, with nobody writing meanwhile; all lines after it.

@@ -1,29 +1,37 @@
 """Secure aggregation: the coordinator learns the sum of the owners' updates and nothing else about any of them.
 
-Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017, in its version against an
-honest-but-curious server, with fresh keys for every sum. Key agreement (X25519), key derivation (HKDF-SHA256), encryption
-(AES-GCM) and the mask generator (ChaCha20) are those of `cryptography`; the rest is integers modulo 2^64.
+Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017, figure 4 with its additions
+against an active server: signed keys, agreement on the survivors before anything is opened. Keys are fresh for every sum.
+Key agreement (X25519), key derivation (HKDF-SHA256), encryption (AES-GCM) and the mask generator (ChaCha20) are those of
+`cryptography`; the rest is integers modulo 2^64. Here is the arithmetic; who signs what, and what an owner checks and writes
+down before it answers, is in `suture.federation`.
 
-    1  owner i makes two key pairs (c_i to encrypt with, s_i to mask with) and sends both public keys
-    2  owner i draws a seed b_i and sends everybody j an encrypted share of s_i and of b_i: any t of them give it back
+    1  owner i makes two key pairs (c_i to encrypt with, s_i to mask with), draws a seed b_i, and sends, signed, both public
+       keys and a hash of b_i
+    2  owner i sends everybody j an encrypted share of s_i and of b_i: any t_i of them give it back
     3  owner i sends y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij), s_ij agreed between i and j
-    4  the coordinator names the survivors U, those whose y_i came; each of them, if they are t or more, gives back its share
-       of b_j for j in U and of s_j for everybody else in step 2, never both for one owner
-    5  sum_{i in U} x_i = sum_{i in U} (y_i - PRG(b_i)) -+ the masks shared with those that dropped out
+    4  the coordinator names the survivors U, those whose y_i came; each of them signs U
+    5  each of them, shown enough signatures of the same U, gives back its share of b_j for j in U and of s_j for everybody
+       else in step 2, never both for one owner
+    6  sum_{i in U} x_i = sum_{i in U} (y_i - PRG(b_i)) -+ the masks shared with those that dropped out
 
-Threat model. The coordinator follows the protocol but records everything; so may up to t - 1 owners together. They learn the
-sum, and so what can be told from it: with two owners, each learns the other's update. t is more than half of the owners, so
-that a coordinator cannot open two overlapping sets of survivors. An owner opens a step for one set of survivors only,
-however often it is asked, for two sums that differ by one owner would give that owner away. Not covered: a coordinator that
-lies about public keys (it could sit between owners), and owners that send wrong numbers: robust aggregation needs to see
-single updates, so the two exclude each other.
+Everything from line 2 on is bound to a transcript, a hash of what the sum is for and of everybody's signed keys: it is in
+every derived key and in what is encrypted, so owners that were told different things share no mask and cannot read each
+other's shares. A secret that is put together again in line 6 is checked against line 1, so wrong shares are found out.
+
+t_i is owner i's own choice, as only its own secrets hang on it: to unmask it, a coordinator needs t_i shares of both of its
+secrets. Of n owners c may tell it everything; the others give one of the two each, so it has at most n + c shares, and
+t_i > (n + c) / 2 is enough. That is c < 2 t_i - n, the bound of theorem 6.5 of the paper.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import combinations, islice
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -41,13 +49,15 @@ PRIME = 2**521 - 1
 """Shares are points of polynomials over this field; secrets are 256 bits."""
 SCALE = 2.0**32
 """Fixed point: 32 binary places."""
+MOST_TRIES = 2000
+"""Ways to choose among shares, some of which may be wrong."""
 LARGEST = 2.0**28
 """A sum of eight such values still fits into 64 bits with its sign; with more owners each value may be less."""
 
 
-def threshold(owners: int) -> int:
-    """t: more than half, at least two."""
-    return max(2, owners // 2 + 1)
+def threshold(members: int, colluders: int = 0) -> int:
+    """t: more than half of the members and of those who may side with the coordinator; at least two."""
+    return max(2, (members + colluders) // 2 + 1)
 
 
 def encode(values: NDArray[np.float64], owners: int) -> Words:
@@ -75,27 +85,79 @@ def split(secret: bytes, points: Sequence[int], needed: int) -> dict[int, int]:
     return {x: sum(c * pow(x, k, PRIME) for k, c in enumerate(coefficients)) % PRIME for x in points}
 
 
-def join(shares: Mapping[int, int]) -> bytes:
-    """The secret from enough shares: Lagrange's polynomial at 0."""
+def value_at(shares: Mapping[int, int], place: int = 0) -> int:
+    """Lagrange's polynomial through these points, at another one; at 0 it is the secret."""
     total = 0
     for x, y in shares.items():
         numerator = denominator = 1
         for other in shares:
             if other != x:
-                numerator = numerator * -other % PRIME
+                numerator = numerator * (place - other) % PRIME
                 denominator = denominator * (x - other) % PRIME
         total = (total + y * numerator * pow(denominator, -1, PRIME)) % PRIME
-    if total >= 2**256:
-        raise IntegrityError("the shares of a secret do not fit together; the sum cannot be opened")
-    return total.to_bytes(32, "big")
+    return total
 
 
-def _derive(shared: bytes, purpose: str) -> bytes:
-    return HKDF(SHA256(), 32, salt=None, info=purpose.encode()).derive(shared)
+def _choices(points: Sequence[int], needed: int) -> Iterator[Sequence[int]]:
+    """Some of these points: neighbours first, for among those all but one liar's are soon left out."""
+    if len(points) >= needed:
+        yield from ([points[(first + k) % len(points)] for k in range(needed)] for first in range(len(points)))
+        yield from islice(combinations(points, needed), MOST_TRIES)
 
 
-def _agreed(private: X25519PrivateKey, public: bytes, purpose: str) -> bytes:
-    return _derive(private.exchange(X25519PublicKey.from_public_bytes(public)), purpose)
+def join(shares: Mapping[int, int], needed: int, fits: Callable[[bytes], bool]) -> tuple[bytes, set[int]]:
+    """(the secret, points whose shares are wrong), from any `needed` of the shares that give one which fits."""
+    for some in _choices(sorted(shares), needed):
+        tried = {x: shares[x] for x in some}
+        secret = value_at(tried)
+        if secret < 2**256 and fits(secret.to_bytes(32, "big")):
+            return secret.to_bytes(32, "big"), {x for x, y in shares.items() if x not in tried and value_at(tried, x) != y}
+    raise IntegrityError("the shares of a secret do not fit together")
+
+
+class AtFault(IntegrityError):
+    """Others in this sum have sent what cannot be used; by name, what."""
+
+    def __init__(self, accused: Mapping[str, str]) -> None:
+        self.accused = dict(accused)
+        super().__init__("; ".join(f"{name}: {why}" for name, why in accused.items()))
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """Line 1 without its signature: what everybody may know of an owner in one sum."""
+
+    encryption: bytes
+    masking: bytes
+    commitment: bytes
+    """Of the seed, of which it tells nothing: a hash of 256 random bits."""
+
+    def check(self) -> None:
+        """One sentence if these cannot be keys; some points agree with everybody on the same secret."""
+        for key in (self.encryption, self.masking):
+            try:
+                X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
+            except ValueError as error:
+                raise IntegrityError("its public keys are none") from error
+        if len(self.commitment) != 32:
+            raise IntegrityError("it has not committed to a seed")
+
+
+def _derive(shared: bytes, purpose: str, transcript: bytes) -> bytes:
+    return HKDF(SHA256(), 32, salt=transcript, info=purpose.encode()).derive(shared)
+
+
+def _agreed(private: X25519PrivateKey, public: bytes, purpose: str, transcript: bytes) -> bytes:
+    return _derive(private.exchange(X25519PublicKey.from_public_bytes(public)), purpose, transcript)
+
+
+def _committed(seed: bytes) -> bytes:
+    return sha256(b"suture seed" + seed).digest()
+
+
+def _route(sender: str, receiver: str, transcript: bytes) -> bytes:
+    """What is not secret of an encrypted pair of shares, and must not be changed either."""
+    return transcript + json.dumps([sender, receiver]).encode()
 
 
 @dataclass
@@ -103,72 +165,85 @@ class Member:
     """One owner in one sum."""
 
     name: str
-    session: str
     encryption: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate, repr=False)
     masking: X25519PrivateKey = field(default_factory=X25519PrivateKey.generate, repr=False)
     seed: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def __post_init__(self) -> None:
-        self.keys: dict[str, tuple[bytes, bytes]] = {}
+        self.keys: dict[str, PublicKeys] = {}
+        self.transcript = b""
+        self.needed = 0
         self.received: dict[str, tuple[int, int]] = {}
         self.partners: tuple[str, ...] = ()
         self.opened: frozenset[str] | None = None
 
-    def public_keys(self) -> tuple[bytes, bytes]:
+    def public(self) -> PublicKeys:
         """Line 1."""
-        return self.encryption.public_key().public_bytes_raw(), self.masking.public_key().public_bytes_raw()
+        encryption, masking = (key.public_key().public_bytes_raw() for key in (self.encryption, self.masking))
+        return PublicKeys(encryption, masking, _committed(self.seed))
 
-    def shares(self, keys: Mapping[str, tuple[bytes, bytes]]) -> dict[str, bytes]:
-        """Line 2: an encrypted pair of shares for everybody else."""
-        if keys.get(self.name) != self.public_keys() or len(keys) < 2:
+    def shares(self, keys: Mapping[str, PublicKeys], transcript: bytes, needed: int) -> dict[str, bytes]:
+        """Line 2: an encrypted pair of shares for everybody else. The keys have been checked."""
+        if keys.get(self.name) != self.public() or not 2 <= needed <= len(keys):
             raise IntegrityError("the list of public keys does not hold this owner's own; nothing is shared")
         if self.keys:
             raise IntegrityError("shares have been handed out in this sum already")
-        self.keys = dict(keys)
-        names = sorted(keys)
-        points = {name: position + 1 for position, name in enumerate(names)}
-        needed = threshold(len(names))
+        self.keys, self.transcript, self.needed = dict(keys), transcript, needed
+        points = places(keys)
         of_mask = split(self.masking.private_bytes_raw(), list(points.values()), needed)
         of_seed = split(self.seed, list(points.values()), needed)
         sealed = {}
-        for name in names:
-            pair = of_mask[points[name]].to_bytes(66, "big") + of_seed[points[name]].to_bytes(66, "big")
+        for name, point in points.items():
             if name == self.name:
-                self.received[name] = (of_mask[points[name]], of_seed[points[name]])
+                self.received[name] = (of_mask[point], of_seed[point])
                 continue
-            key = _agreed(self.encryption, keys[name][0], f"suture shares {self.session}")
+            key = _agreed(self.encryption, keys[name].encryption, "suture shares", transcript)
             nonce = secrets.token_bytes(12)
-            sealed[name] = nonce + AESGCM(key).encrypt(nonce, pair, f"{self.name}>{name}".encode())
+            pair = of_mask[point].to_bytes(66, "big") + of_seed[point].to_bytes(66, "big")
+            sealed[name] = nonce + AESGCM(key).encrypt(nonce, pair, _route(self.name, name, transcript))
         return sealed
 
     def masked(self, words: Words, sealed: Mapping[str, bytes]) -> Words:
-        """Line 3, towards those whose shares have come."""
-        if self.partners:
-            raise IntegrityError("this owner has sent its part of this sum already")
+        """Line 3, towards those whose shares have come; `AtFault` names those whose shares cannot be used."""
+        if self.partners or not self.keys:
+            raise IntegrityError("this owner has sent its part of this sum already, or has not shared its secrets yet")
+        received, accused = dict(self.received), {}
         for name, data in sealed.items():
             if name not in self.keys or name == self.name:
                 raise IntegrityError(f"shares came from {name}, who is not in this sum")
-            key = _agreed(self.encryption, self.keys[name][0], f"suture shares {self.session}")
             try:
-                pair = AESGCM(key).decrypt(data[:12], data[12:], f"{name}>{self.name}".encode())
-            except InvalidTag as error:
-                raise IntegrityError(f"the shares of {name} were damaged on their way") from error
-            self.received[name] = (int.from_bytes(pair[:66], "big"), int.from_bytes(pair[66:], "big"))
-        self.partners = tuple(sorted(self.received))
-        if len(self.partners) < threshold(len(self.keys)):
-            raise IntegrityError(f"{len(self.partners)} owners are too few for a secure sum among {len(self.keys)}")
-        total = words + mask(_derive(self.seed, "suture self mask"), words.size)
+                received[name] = self._unsealed(name, data)
+            except (InvalidTag, ValueError):
+                accused[name] = "its shares cannot be read"
+        if accused:
+            raise AtFault(accused)
+        if len(received) < self.needed:
+            raise IntegrityError(f"{len(received)} owners are too few for a secure sum among {len(self.keys)}")
+        self.received, self.partners = received, tuple(sorted(received))
+        total = words + mask(_derive(self.seed, "suture self mask", self.transcript), words.size)
         for name in self.partners:
             if name != self.name:
-                pairwise = mask(_agreed(self.masking, self.keys[name][1], f"suture mask {self.session}"), words.size)
+                pairwise = mask(_agreed(self.masking, self.keys[name].masking, "suture mask", self.transcript), words.size)
                 total = total + pairwise if name > self.name else total - pairwise
         return total
 
-    def open(self, survivors: Sequence[str]) -> dict[str, tuple[str, int]]:
-        """Line 4: (which secret, share) by owner; for one set of survivors only."""
+    def _unsealed(self, name: str, data: bytes) -> tuple[int, int]:
+        key = _agreed(self.encryption, self.keys[name].encryption, "suture shares", self.transcript)
+        pair = AESGCM(key).decrypt(data[:12], data[12:], _route(name, self.name, self.transcript))
+        if len(pair) != 132:
+            raise ValueError("shares of another length")
+        return int.from_bytes(pair[:66], "big"), int.from_bytes(pair[66:], "big")
+
+    def check_survivors(self, survivors: Sequence[str]) -> frozenset[str]:
+        """Lines 4 and 5: the set, if this owner may sign or open a sum of it."""
         chosen = frozenset(survivors)
-        if not chosen <= set(self.partners) or self.name not in chosen or len(chosen) < threshold(len(self.keys)):
+        if not chosen <= set(self.partners) or self.name not in chosen or len(chosen) < self.needed:
             raise IntegrityError("these are not survivors this owner may open a sum for")
+        return chosen
+
+    def open(self, survivors: Sequence[str]) -> dict[str, tuple[str, int]]:
+        """Line 5: (which secret, share) by owner; for one set of survivors only."""
+        chosen = self.check_survivors(survivors)
         if self.opened not in (None, chosen):
             raise IntegrityError("this sum has been opened for other survivors already; two sums would give an owner away")
         self.opened = chosen
@@ -176,29 +251,53 @@ class Member:
         return {name: ("seed", pair[1]) if name in chosen else ("mask", pair[0]) for name, pair in pairs}
 
 
-def opened_sum(
-    masked: Mapping[str, Words],
-    keys: Mapping[str, tuple[bytes, bytes]],
-    partners: Sequence[str],
-    answers: Mapping[str, Mapping[str, tuple[str, int]]],
-    session: str,
-) -> Words:
-    """Line 5, by the coordinator. `masked` holds the survivors' y_i, `answers` what they gave back in line 4."""
-    survivors = sorted(masked)
-    points = {name: position + 1 for position, name in enumerate(sorted(keys))}
-    if len(answers) < threshold(len(keys)):
-        raise IntegrityError(f"{len(answers)} owners are too few to open a sum among {len(keys)}")
-    length = next(iter(masked.values())).size
-    total = np.zeros(length, dtype=np.uint64)
-    for name in survivors:
-        seed = join({points[other]: given[name][1] for other, given in answers.items() if given[name][0] == "seed"})
-        total += masked[name] - mask(_derive(seed, "suture self mask"), length)
-    for name in sorted(set(partners) - set(survivors)):
-        private = X25519PrivateKey.from_private_bytes(
-            join({points[other]: given[name][1] for other, given in answers.items() if given[name][0] == "mask"})
-        )
-        for other in survivors:
-            pairwise = mask(_agreed(private, keys[other][1], f"suture mask {session}"), length)
-            # `other` added it if the lost owner's name is the larger one
-            total = total - pairwise if name > other else total + pairwise
-    return total
+def places(members: Mapping[str, object]) -> dict[str, int]:
+    """At which point of everybody's polynomials each member's share is."""
+    return {name: position + 1 for position, name in enumerate(sorted(members))}
+
+
+@dataclass
+class Opening:
+    """Line 6, by the coordinator."""
+
+    masked: Mapping[str, Words]
+    """The survivors' y_i."""
+    keys: Mapping[str, PublicKeys]
+    """Of everybody in line 1."""
+    needed: Mapping[str, int]
+    """t_i of everybody in line 2."""
+    transcript: bytes
+
+    def total(self, answers: Mapping[str, Mapping[str, tuple[str, int]]]) -> tuple[Words, set[str]]:
+        """(the sum, owners that gave wrong shares), from what survivors gave back in line 5."""
+        length = next(iter(self.masked.values())).size
+        total, wrong = np.zeros(length, dtype=np.uint64), set[str]()
+        for name in sorted(self.masked):
+            seed = self._secret(name, "seed", answers, wrong)
+            total += self.masked[name] - mask(_derive(seed, "suture self mask", self.transcript), length)
+        for name in sorted(set(self.needed) - set(self.masked)):
+            private = X25519PrivateKey.from_private_bytes(self._secret(name, "mask", answers, wrong))
+            for other in self.masked:
+                pairwise = mask(_agreed(private, self.keys[other].masking, "suture mask", self.transcript), length)
+                # `other` added it if the lost owner's name is the larger one
+                total = total - pairwise if name > other else total + pairwise
+        return total, wrong
+
+    def _secret(self, name: str, kind: str, answers: Mapping[str, Mapping[str, tuple[str, int]]], wrong: set[str]) -> bytes:
+        """A secret of one owner, put together from the others' shares; who gave a wrong one is added to `wrong`."""
+        points = places(self.keys)
+        shares = {points[other]: given[name][1] for other, given in answers.items() if given.get(name, ("", 0))[0] == kind}
+        try:
+            secret, bad = join(shares, self.needed[name], lambda found: self._fits(name, kind, found))
+        except IntegrityError as error:
+            raise AtFault(
+                {name: f"{len(shares)} shares of its {kind} do not give it back, {self.needed[name]} should"}
+            ) from error
+        wrong |= {other for other in answers if points[other] in bad}
+        return secret
+
+    def _fits(self, name: str, kind: str, secret: bytes) -> bool:
+        if kind == "seed":
+            return _committed(secret) == self.keys[name].commitment
+        public = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+        return public == self.keys[name].masking

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from identities import kit_of
 
 from suture import api
 from suture.federation.audit import AUDIT, AuditLog, read_audit
@@ -79,7 +80,7 @@ class Desks:
                 policy = folder / f"{name}.toml"
                 policy.parent.mkdir(parents=True, exist_ok=True)
                 policy.write_text(policies[name])
-            self.owned[name] = Owner.set_up(name, path, policy, folder / name)
+            self.owned[name] = Owner.set_up(name, path, policy, folder / name, kit=kit_of(name))
         self.desks = {name: owner.desk() for name, owner in self.owned.items()}
         self.meddle: Callable[[str, Frame], None] = lambda owner, frame: None
         self.heard: list[tuple[str, Frame, Frame]] = []

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from identities import kit_of
+
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.reasons import Unreachable
 
@@ -43,7 +45,7 @@ class Piped:
         self.heard: list[tuple[str, bytes, bytes]] = []
         for owner in owners:
             own = (policies or {}).get(owner), folder / owner, (plugins or {}).get(owner, [])
-            Owner.set_up(owner, shards / f"{owner}.safetensors", *own)
+            Owner.set_up(owner, shards / f"{owner}.safetensors", *own, kit=kit_of(owner))
             self.start(owner)
 
     @property

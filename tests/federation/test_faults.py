@@ -11,6 +11,7 @@ from pipes import Piped
 
 import pytest
 import torch
+from identities import kit_of
 from opacus.accountants import PRVAccountant
 
 from suture import api
@@ -69,7 +70,9 @@ class InProcess:
                 policy = folder / f"{owner}.toml"
                 policy.parent.mkdir(parents=True, exist_ok=True)
                 policy.write_text(policies[owner])
-            self.owned[owner] = Owner.set_up(owner, shards / f"{owner}.safetensors", policy, folder / owner)
+            self.owned[owner] = Owner.set_up(
+                owner, shards / f"{owner}.safetensors", policy, folder / owner, kit=kit_of(owner)
+            )
         self.desks = {owner: one.desk() for owner, one in self.owned.items()}
         self.meddle: Callable[[str, Frame, Callable[[], bytes]], bytes] = lambda owner, frame, answer: answer()
 

@@ -104,7 +104,7 @@ def test_a_dropout_mid_round_still_gives_the_right_sum(shards: Path, tmp_path: P
     """The owner is lost after its shares are out: the mean is that of the two others, as if it had never come."""
     ends = []
     for name, verb in (("sealed", "seal-ask"), ("plain", "ask")):
-        transport = InProcess(tmp_path / name / "owners", shards)
+        transport = InProcess(tmp_path / name / "owners", shards, dict.fromkeys(OWNERS, "min_secure_members = 2"))
 
         def lose(owner: str, frame: Frame, answer: Callable[[], bytes], verb: str = verb) -> bytes:
             gone = frame.header["verb"] == verb or (frame.header["verb"] != "describe" and frame.number("number") > 2)
@@ -152,7 +152,7 @@ def test_an_owner_under_secure_terms_does_not_answer_openly(shards: Path, tmp_pa
 
 def test_a_step_is_opened_for_one_set_of_survivors_even_by_a_new_process(shards: Path, tmp_path: Path) -> None:  # noqa: F811
     """A coordinator that goes back and leaves one owner out would learn that owner's update from the difference."""
-    transport = InProcess(tmp_path / "owners", shards)
+    transport = InProcess(tmp_path / "owners", shards, dict.fromkeys(OWNERS, "min_secure_members = 2"))
     assert coordinator(secure_order("fedavg", 1), tmp_path, transport).carry_on() is not None
     for owner in OWNERS:
         transport.reborn(owner)

@@ -5,18 +5,34 @@ import pytest
 from scipy.stats import chisquare
 
 from suture.errors import IntegrityError
-from suture.privacy.secure_aggregation import Member, decode, encode, join, mask, opened_sum, split, threshold
+from suture.privacy.secure_aggregation import (
+    AtFault,
+    Member,
+    Opening,
+    PublicKeys,
+    decode,
+    encode,
+    join,
+    mask,
+    split,
+    threshold,
+)
 
+BOUND = bytes(range(32))
 NAMES = ["ash", "birch", "cedar", "dogwood", "elm"]
 
 
 def protocol(
-    values: dict[str, np.ndarray], lost_before_shares: set[str] = frozenset(), lost_before_sending: set[str] = frozenset()
+    values: dict[str, np.ndarray],
+    lost_before_shares: set[str] = frozenset(),
+    lost_before_sending: set[str] = frozenset(),
+    liars: set[str] = frozenset(),
 ):
     """Everything a coordinator sees, and the sum it opens."""
-    members = {name: Member(name, "session") for name in values}
-    keys = {name: member.public_keys() for name, member in members.items()}
-    shares = {name: members[name].shares(keys) for name in values if name not in lost_before_shares}
+    members = {name: Member(name) for name in values}
+    keys = {name: member.public() for name, member in members.items()}
+    needed = threshold(len(values))
+    shares = {name: members[name].shares(keys, BOUND, needed) for name in values if name not in lost_before_shares}
     partners = sorted(shares)
     masked = {
         name: members[name].masked(
@@ -26,7 +42,11 @@ def protocol(
         if name not in lost_before_sending
     }
     answers = {name: members[name].open(sorted(masked)) for name in masked}
-    return members, masked, opened_sum(masked, keys, partners, answers, "session")
+    opening = Opening(masked, keys, dict.fromkeys(partners, needed), BOUND)
+    spoilt = {name: {of: (kind, share ^ (name in liars)) for of, (kind, share) in answers[name].items()} for name in masked}
+    total, wrong = opening.total(spoilt)
+    assert wrong <= set(liars)
+    return members, masked, total
 
 
 @pytest.fixture
@@ -91,28 +111,64 @@ def test_never_both_secrets_of_one_owner(values) -> None:
 
 
 def test_damaged_shares_and_foreign_keys_are_refused() -> None:
-    members = {name: Member(name, "s") for name in NAMES[:3]}
-    keys = {name: member.public_keys() for name, member in members.items()}
+    members = {name: Member(name) for name in NAMES[:3]}
+    keys = {name: member.public() for name, member in members.items()}
     with pytest.raises(IntegrityError, match="own"):
-        members["ash"].shares({**keys, "ash": keys["birch"]})
-    shares = {name: members[name].shares(keys) for name in keys}
-    bad = {other: shares[other]["ash"][:-1] + bytes([shares[other]["ash"][-1] ^ 1]) for other in ("birch", "cedar")}
-    with pytest.raises(IntegrityError, match="damaged"):
-        members["ash"].masked(np.zeros(4, dtype=np.uint64), bad)
+        members["ash"].shares({**keys, "ash": keys["birch"]}, BOUND, 2)
+    shares = {name: members[name].shares(keys, BOUND, 2) for name in keys}
+    damaged = shares["birch"]["ash"][:-1] + bytes([shares["birch"]["ash"][-1] ^ 1])
+    with pytest.raises(AtFault) as caught:
+        members["ash"].masked(np.zeros(4, dtype=np.uint64), {"birch": damaged, "cedar": shares["cedar"]["ash"]})
+    assert set(caught.value.accused) == {"birch"}
+
+
+def test_who_was_told_another_transcript_can_neither_read_nor_be_read() -> None:
+    members = {name: Member(name) for name in NAMES[:3]}
+    keys = {name: member.public() for name, member in members.items()}
+    shares = {name: members[name].shares(keys, BOUND if name != "ash" else bytes(32), 2) for name in keys}
+    for name, others in (("ash", {"birch", "cedar"}), ("birch", {"ash"})):
+        with pytest.raises(AtFault) as caught:
+            members[name].masked(np.zeros(4, dtype=np.uint64), {o: shares[o][name] for o in keys if o != name})
+        assert set(caught.value.accused) == others
+
+
+@pytest.mark.parametrize("liar", NAMES)
+def test_wrong_shares_are_found_and_the_sum_is_right(values, liar: str) -> None:
+    _, _, total = protocol(values, liars={liar})
+    np.testing.assert_allclose(decode(total), sum(values.values()), atol=1e-8)
+
+
+def test_points_that_agree_with_everybody_are_no_keys() -> None:
+    good = Member("ash").public()
+    good.check()
+    for bad in (bytes(32), bytes([1]) + bytes(31), b"short"):
+        with pytest.raises(IntegrityError, match="none"):
+            PublicKeys(bad, good.masking, good.commitment).check()
+        with pytest.raises(IntegrityError, match="none"):
+            PublicKeys(good.encryption, bad, good.commitment).check()
 
 
 def test_shamir_needs_enough_shares() -> None:
     secret = bytes(range(32))
     shares = split(secret, range(1, 8), 4)
-    assert join({x: shares[x] for x in (2, 3, 5, 7)}) == secret
-    with pytest.raises(IntegrityError):
-        assert join({x: shares[x] for x in (2, 3, 5)}) == secret
+    fits = secret.__eq__
+    assert join({x: shares[x] for x in (2, 3, 5, 7)}, 4, fits) == (secret, set())
+    for some in ((2, 3, 5), (1, 2, 4)):
+        with pytest.raises(IntegrityError):
+            join({x: shares[x] for x in some}, 4, fits)
+        with pytest.raises(IntegrityError):
+            join({x: shares[x] for x in some}, 3, fits)
+    assert join({**shares, 6: shares[6] + 1}, 4, fits) == (secret, {6})
+    assert join({**shares, 1: shares[1] + 1}, 4, fits)[0] == secret
+    assert join({**shares, 1: 5, 4: 7}, 4, fits)[0] == secret
 
 
 def test_fixed_point() -> None:
     assert threshold(3) == 2
     assert threshold(4) == 3
     assert threshold(5) == 3
+    # theorem 6.5: fewer than 2 t - n colluding owners
+    assert all(colluders < 2 * threshold(n, colluders) - n for n in range(2, 60) for colluders in range(n))
     np.testing.assert_allclose(decode(encode(np.array([-1.5, 0.0, 3.25e5]), 5)), [-1.5, 0.0, 3.25e5])
     with pytest.raises(IntegrityError, match="larger"):
         encode(np.array([1e12]), 5)

@@ -23,18 +23,19 @@ from typing import Any, Generic, cast
 import torch
 
 from suture.core.message import Message, Model
-from suture.core.storage import Json
+from suture.core.storage import Json, sha256_of_json
 from suture.engines.robust import Robust
 from suture.errors import IntegrityError, SutureError
 from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
 from suture.federation.coordinator.calls import Answers, Calls, Failures, Request
 from suture.federation.coordinator.early_test import EarlyTest
-from suture.federation.coordinator.secure import SecureAsk
+from suture.federation.coordinator.secure import KeysAhead, SecureAsk
 from suture.federation.wire.checks import Expectations, check_finite
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
 from suture.federation.wire.reasons import BadReply, Reason, Unreachable
 from suture.federation.wire.signatures import read, signature, wire_types
+from suture.federation.wire.transcript import Purpose
 from suture.method import Clients, Method, Scores, Task
 from suture.seam import Audit, Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, Transport, V
 
@@ -51,6 +52,7 @@ class RunAtCoordinator(Common, Generic[S]):
     ledger: Ledger
     base: int = 0
     secure: bool = False
+    keys_ahead: KeysAhead = field(default_factory=KeysAhead)
     robust: Robust | None = None
     scores: Scores | None = None
     expectations: Expectations = field(default_factory=Expectations)
@@ -107,6 +109,7 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         run = self._common
         number = run.asked
         run.early.begin(body.__name__, number, test)
+        run.keys_ahead.forget(run.attendance.absent)
         run.attendance.welcome(number, run.terms)
         while True:
             try:
@@ -155,9 +158,13 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         run.ledger.record(run.asked, step, "down", message)
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
         may_drop = run.calls.faults.on_loss == "continue"
-        asking = SecureAsk(run.calls.all, message.ids, run.asked, run.base, step, run.round, may_drop)
+        purpose = Purpose(run.calls.run, sha256_of_json(run.terms), run.asked)
+        asking = SecureAsk(run.calls.all, message.ids, purpose, run.base, step, run.round, may_drop, run.keys_ahead)
         reply = asking.run(kind, bodies)
         run.attendance.stop_if_refused(asking.lost)
+        for owner, why in asking.lost.items():
+            if isinstance(why, BadReply):
+                run.attendance.ban(owner, step, run.asked, why)
         if reply is None:
             raise OwnersLost(reasons(asking.lost))
         if asking.lost:

@@ -15,9 +15,10 @@ from typing import Any
 from suture.config.strict import strict
 from suture.core.metrics import metric_for
 from suture.core.storage import LineFile, read_json, read_lines, write_json
-from suture.errors import DataError
+from suture.errors import ConfigError, DataError
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.cohort import OwnersCohort
+from suture.federation.coordinator.secure import FEWEST
 from suture.federation.wire.description import Description, in_common
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import Order
@@ -31,7 +32,7 @@ from suture.runs.card import DataCard
 from suture.runs.counting import Counts, concluded, found_in, needs_census
 from suture.runs.folder import RunFolder
 from suture.runs.plan import Plan
-from suture.seam import Audit, Transport
+from suture.seam import Audit, Transport, sample_size
 
 TERMS, CENSUS = "terms.json", "census.jsonl"
 """What was agreed on, and the ledger of what was sent for it."""
@@ -58,6 +59,7 @@ class Settling:
         """Those of before, or new ones."""
         if (self.path / TERMS).exists():
             return strict(Terms, read_json(self.path / TERMS, "terms"), "terms")
+        self._refuse_small_sums()
         common, protocol = self._described(), self.made.protocol
         if protocol.task == "node":
             check_target(self.made.methods[0], Target(common.kind))
@@ -65,10 +67,19 @@ class Settling:
         weighted, counts = bool(common.weighted), None
         if needs_census(protocol, common.kind, weighted):
             counts = self._counted(common, weighted)
-        terms = terms_of(self.made, common, self.order.secure, counts)
+        terms = terms_of(self.made, common, self.order.secure, counts, self.transport.owners)
         self._keep_card(common, terms, counts)
         write_json(self.path / TERMS, terms.as_json())
         return terms
+
+    def _refuse_small_sums(self) -> None:
+        """Before anything is asked: a sample of one owner has no sum that hides it."""
+        share, owners = self.made.methods[0].training.participation, len(self.transport.owners)
+        if self.order.secure and sample_size(share, owners) < FEWEST:
+            raise ConfigError(
+                f"a secure sum of one owner is that owner's update: training.participation={share:g} of {owners} asks "
+                "one alone; let more take part"
+            )
 
     def record_census(self, ledger: RunLedger) -> None:
         """What was sent for the terms belongs to the run."""
@@ -98,7 +109,7 @@ class Settling:
 
     def _counted(self, common: Description, weighted: bool) -> Counts:
         """The census between the owners, and what follows from it."""
-        method, terms = Census(), census_terms(self.made, common, self.order.secure)
+        method, terms = Census(), census_terms(self.made, common, self.order.secure, self.transport.owners)
         task, lines = Task(terms.features, terms.classes, terms.seed), LineFile(self.path / CENSUS, 0)
         cohort = OwnersCohort.start(
             method,

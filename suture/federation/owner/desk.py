@@ -46,7 +46,7 @@ class Desk:
             "open": self._open,
             "ask": self._ask,
             "evaluate": self._evaluate,
-            **Sealing(owner, self._run).verbs,
+            **Sealing(owner, self.home, self._run, audit).verbs,
             "retain": self._retain,
             "finish": self._finish,
         }
@@ -115,7 +115,7 @@ class Desk:
 
     def _ask(self, frame: Frame) -> Frame:
         run, step, number = self._run(frame), frame.text("step"), frame.number("number")
-        if run.agreed.secure and step in run.agreed.method.sums:
+        if run.agreed.secrecy is not None and step in run.agreed.method.sums:
             raise Refused(f"the terms promise secure aggregation, so {step} is not answered openly", Code.SECRECY)
         reply, packed = run.ask(step, number, frame.number("base"), frame.body, frame.number("round"))
         run.record(number, step, reply)

@@ -12,10 +12,12 @@ from typing import Any
 from suture.core.storage import Json, make_folder, read_json, write_json
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
+from suture.federation.identity import Identity
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
 from suture.federation.owner.policy import Cost, Policy, cost_of, load_policy, noisy_steps
 from suture.federation.owner.run import Agreement
+from suture.federation.owner.secrecy import Secrecy
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms, read_terms
 from suture.graph.batch import GraphBatch
@@ -42,27 +44,36 @@ class Owner:
     home: Path
     door: Methods = DOOR
     """The methods it has: installed ones, and those its own start command let in."""
+    kit: Path | None = None
+    """The start-up kit with its key and certificate; without one it takes part in no secure run."""
 
     @staticmethod
     def at(home: Path) -> Owner:
         """As `set_up` wrote it down."""
         about = read_json(home / OWNER, "owner's settings")
-        name, data, policy, plugins = (about.get(key) for key in ("owner", "data", "policy", "plugins"))
+        name, data, policy, plugins, kit = (about.get(key) for key in ("owner", "data", "policy", "plugins", "kit"))
         known = isinstance(name, str) and isinstance(data, str) and isinstance(policy, str | None)
-        if not known or not isinstance(plugins, list):
+        if not known or not isinstance(kit, str | None) or not isinstance(plugins, list):
             raise IntegrityError(f"{home / OWNER} is not complete; start the owner again with its --data")
         door = door_with(map(str, plugins))
-        return Owner(str(name), Path(str(data)), load_policy(Path(str(policy)), door) if policy else Policy(), home, door)
+        rules = load_policy(Path(policy), door) if isinstance(policy, str) else Policy()
+        return Owner(str(name), Path(str(data)), rules, home, door, Path(kit) if kit else None)
 
     @staticmethod
-    def set_up(name: str, data: Path, policy: Path | None, home: Path, plugins: Sequence[str] = ()) -> Owner:
+    def set_up(
+        name: str, data: Path, policy: Path | None, home: Path, plugins: Sequence[str] = (), kit: Path | None = None
+    ) -> Owner:
         """Check the owner's files and write down where they are; the files themselves are not copied.
 
-        `plugins` are methods of its own, such as `fedgta.py:FedGTA`. Nobody else can add to them.
+        `plugins` are methods of its own, such as `fedgta.py:FedGTA`. Nobody else can add to them. `kit` is its start-up kit.
         """
         make_folder(home).chmod(0o700)
         read_holding(data)
-        paths = {"data": str(data.resolve()), "policy": str(policy.resolve()) if policy else None}
+        others = {"policy": policy, "kit": kit}
+        paths = {
+            "data": str(data.resolve()),
+            **{what: str(path.resolve()) if path else None for what, path in others.items()},
+        }
         write_json(home / OWNER, {"owner": name, **paths, "plugins": [absolute(one, "method") for one in plugins]})
         return Owner.at(home)
 
@@ -70,6 +81,11 @@ class Owner:
     def holding(self) -> Holding:
         """The owner's graph, read once."""
         return read_holding(self.data)
+
+    @property
+    def identity(self) -> Identity | None:
+        """Its key and certificate, and whom it believes; read for every run, as certificates are revoked and renewed."""
+        return None if self.kit is None else Identity.of_kit(self.kit)
 
     @property
     def audit(self) -> AuditLog:
@@ -102,13 +118,14 @@ class Owner:
             raise Refused(
                 f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates", Code.TERMS
             )
+        secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure else None
         self._charge(run, terms, method, graph)
         noisy = {used.step: terms.rounds for used in noisy_steps(method)}
         # The run's seed is public. Noise that everybody could draw again would hide nothing.
         salt = self._secret() if noisy else ""
         task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
         card = self._card(piece, terms)
-        return Agreement(method, graph, task, self.policy.permit, piece.data, card, terms.secure, salt, noisy)
+        return Agreement(method, graph, task, self.policy.permit, piece.data, card, secrecy, salt, noisy)
 
     def _check_fit(self, terms: Terms) -> None:
         """Refuse terms that speak of other features or labels than this owner has."""

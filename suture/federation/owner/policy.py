@@ -6,6 +6,9 @@ max_rounds = 200                       # iterations of one run
 total_rounds = 1000                    # iterations of all runs together
 max_message_bytes = 50_000_000
 require_secure_aggregation = false
+min_secure_members = 3                 # no sum of fewer owners is opened; with two, each can subtract itself
+secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
+secure_colluders = 0                   # owners that may side with the coordinator; more of them allow fewer to get lost
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
 [privacy]                              # if present, only runs with DP-SGD, within this budget for all of them together
 epsilon = 8.0
@@ -93,6 +96,12 @@ class Policy:
     """The largest reply."""
     require_secure_aggregation: bool = False
     """Refuse runs in which the coordinator would see this owner's own update."""
+    min_secure_members: Annotated[int, Field(ge=2)] = 3
+    """Secure aggregation: no sum of fewer owners is opened. With two, each can subtract itself."""
+    secure_with: tuple[str, ...] = ()
+    """Secure aggregation: owners without whom no sum is opened, so that nobody can say that they were lost."""
+    secure_colluders: Annotated[int, Field(ge=0)] = 0
+    """Secure aggregation: against how many owners that side with the coordinator it holds."""
     statistics: bool | None = None
     """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
     unless there is a privacy budget, as they leave without noise."""

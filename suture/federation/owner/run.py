@@ -19,6 +19,8 @@ from suture.core.metrics import metric_for
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
 from suture.core.streams import Streams
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
+from suture.federation.owner.secrecy import Secrecy
+from suture.federation.owner.sitting import Sittings
 from suture.federation.wire.checks import check_finite
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.signatures import Signature, read, signature, wire_types
@@ -26,7 +28,6 @@ from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, S, Task
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.ledger import RunLedger
-from suture.privacy.secure_aggregation import Member
 from suture.runs.answers import answers_of
 from suture.runs.appraisal import appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
@@ -52,8 +53,8 @@ class Agreement:
     """The graph as the owner knows it, with the ids of its nodes."""
     card: DataCard
     """What is known of the owner's graph; it stays here."""
-    secure: bool = False
-    """Replies to summed steps leave under secure aggregation only."""
+    secrecy: Secrecy | None = None
+    """If given, replies to summed steps leave under secure aggregation only."""
     salt: str = ""
     """A secret of the owner in its random streams, where noise must not be known to the coordinator."""
     noisy: Mapping[str, int] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class RunAtOwner(Generic[S]):
         for line in read_lines(ledger):
             if line["step"] != EVALUATION_STEP:
                 self.ledger.totals["up"] += sum(line["bytes"])
-        self.member: Member | None = None
+        self.sittings = Sittings()
         last = self.journal.last_before(LATER_THAN_ANY)
         self.held: tuple[int, S] = (last.number, self._state(last)) if last else (0, self.initial)
 

@@ -1,87 +1,223 @@
-"""Secure aggregation at an owner: the verbs with which its replies leave as sealed words, and their sum is opened."""
+"""Secure aggregation at an owner: the verbs with which its replies leave as sealed words, and their sum is opened.
+
+    seal-keys     fresh public keys for step `number`, signed; those for the next step come with `seal-open` too
+    seal-shares   everybody's keys are checked, and encrypted shares of the own secrets handed out
+    seal-ask      the step is answered in sealed words
+    seal-agree    the survivors are signed
+    seal-open     shown that enough survivors have signed the same, the owner gives what opens the sum, once
+
+The coordinator is not trusted: see the page on the threat model. What cannot be the coordinator's doing is answered with
+`accused`, the names of owners whose keys or shares cannot be used; nothing else is told then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from suture.core.storage import Json, read_json, write_json
+from suture.core.storage import Json
+from suture.errors import IntegrityError
+from suture.federation.owner.opened import OpenedSums
 from suture.federation.owner.run import RunAtOwner
+from suture.federation.owner.secrecy import Secrecy
+from suture.federation.owner.sitting import Sitting
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.sealed import Sealed, shape_as_json, summed_shape, to_words
-from suture.privacy.secure_aggregation import Member
+from suture.federation.wire.transcript import (
+    LARGEST_SIGNATURE,
+    Advertised,
+    Purpose,
+    content_of,
+    from_hex,
+    keys_statement,
+    survivors_statement,
+    transcript,
+)
+from suture.privacy.secure_aggregation import AtFault, Member
+from suture.seam import Audit
 
-OPENED = "opened.json"
-"""For which survivors each step's sum has been opened."""
+LARGEST_SHARE = 160
+"""Bytes: a nonce, two shares, a tag."""
 
 
 class Sealing:
     """The verbs of secure aggregation; `run_of` finds the open run that a frame speaks of."""
 
-    def __init__(self, owner: str, run_of: Callable[[Frame], RunAtOwner[Any]]) -> None:
-        self._owner, self._run = owner, run_of
+    def __init__(self, owner: str, home: Path, run_of: Callable[[Frame], RunAtOwner[Any]], audit: Audit) -> None:
+        self._owner, self._run, self._audit = owner, run_of, audit
+        self._opened = OpenedSums(home)
         self.verbs: dict[str, Callable[[Frame], Frame]] = {
             "seal-keys": self._keys,
             "seal-shares": self._shares,
             "seal-ask": self._ask,
+            "seal-agree": self._agree,
             "seal-open": self._open,
         }
 
     def _keys(self, frame: Frame) -> Frame:
-        run = self._run(frame)
-        if not run.agreed.secure:
-            raise Refused("the terms do not speak of secure aggregation", Code.TERMS)
-        run.member = Member(self._owner, frame.text("session"))
-        encryption, masking = run.member.public_keys()
-        return Frame({"encryption": encryption.hex(), "masking": masking.hex()})
+        run, number = self._run(frame), frame.number("number")
+        return Frame({"keys": self._begun(run, number)})
 
-    def _member(self, frame: Frame) -> Member:
-        member = self._run(frame).member
-        if member is None or member.session != frame.text("session"):
+    def _begun(self, run: RunAtOwner[Any], number: int) -> list[Json]:
+        """Begin a sum, in the place of one that was not opened."""
+        secrecy, member = _secrecy(run), Member(self._owner)
+        statement = keys_statement(Purpose(run.name, secrecy.terms, number), self._owner, member.public())
+        advertised = Advertised(member.public(), secrecy.identity.sign(statement), secrecy.identity.pem)
+        run.sittings.begin(Sitting(number, member, advertised))
+        return advertised.as_json()
+
+    def _sitting(self, frame: Frame) -> Sitting:
+        """The sum that this owner has begun, if the frame speaks of it and of no other."""
+        sitting = self._run(frame).sittings.of(frame.number("number"))
+        if not sitting.session or sitting.session != frame.text("session"):
             raise Refused("this is not the secure sum this owner has begun", Code.SECRECY)
-        return member
+        return sitting
 
     def _shares(self, frame: Frame) -> Frame:
-        listed = frame.header.get("keys")
-        if not isinstance(listed, dict):
-            raise Refused("a secure sum needs everybody's public keys", Code.MALFORMED)
-        keys = {}
-        for name, pair in listed.items():
-            if not isinstance(pair, list) or len(pair) != 2:
-                raise Refused("a public key is missing", Code.MALFORMED)
-            keys[name] = (bytes.fromhex(str(pair[0])), bytes.fromhex(str(pair[1])))
-        shares: dict[str, Json] = {name: data.hex() for name, data in self._member(frame).shares(keys).items()}
-        return Frame({"shares": shares})
+        sitting = self._run(frame).sittings.of(frame.number("number"))
+        return sitting.once(frame, lambda: self._shared(frame, sitting))
 
-    def _ask(self, frame: Frame) -> Frame:
-        run, step, number, member = self._run(frame), frame.text("step"), frame.number("number"), self._member(frame)
+    def _shared(self, frame: Frame, sitting: Sitting) -> Frame:
+        run, step, round = self._run(frame), frame.text("step"), frame.number("round")
+        secrecy = _secrecy(run)
         if step not in run.agreed.method.sums:
             raise Refused(f"{run.agreed.method.name} does not declare that it needs only sums of {step}", Code.UNDECLARED)
+        purpose = Purpose(run.name, secrecy.terms, sitting.number)
+        listed = _body(frame)
+        if strangers := sorted(set(listed) - set(secrecy.owners)):
+            raise Refused(f"{strangers[0]} is none of the owners that the terms name", Code.SECRECY)
+        secrecy.check_members(listed)
+        members, accused = self._checked(secrecy, purpose, listed)
+        if accused:
+            return self._accuse(run, sitting, accused)
+        if members.get(self._owner) != sitting.advertised:
+            raise Refused("the keys that came as this owner's are not its own; nothing is shared", Code.SECRECY)
+        sitting.session, sitting.step, sitting.round, sitting.members = frame.text("session"), step, round, members
+        sitting.content, needed = frame.text("content"), secrecy.needed(len(members))
+        bound = transcript(purpose, step, round, sitting.content, sitting.session, members)
+        public = {name: one.keys for name, one in members.items()}
+        shares: dict[str, Json] = {name: data.hex() for name, data in sitting.member.shares(public, bound, needed).items()}
+        return Frame({"shares": shares, "needed": needed})
+
+    def _checked(
+        self, secrecy: Secrecy, purpose: Purpose, listed: Mapping[str, Json]
+    ) -> tuple[dict[str, Advertised], dict[str, str]]:
+        """(keys by member, what is wrong with those of others)."""
+        members, accused = dict[str, Advertised](), dict[str, str]()
+        for name, content in listed.items():
+            try:
+                one = Advertised.read(content)
+                secrecy.identity.verify(name, one.certificate, keys_statement(purpose, name, one.keys), one.signature)
+                members[name] = one
+            except IntegrityError as error:
+                accused[name] = str(error)
+        return members, accused
+
+    def _accuse(self, run: RunAtOwner[Any], sitting: Sitting, accused: Mapping[str, str]) -> Frame:
+        """Say who is at fault, and nothing else: this sum does not go on."""
+        for name, why in accused.items():
+            self._audit.note("accused", run=run.name, number=sitting.number, owner=name, reason=why)
+        told: dict[str, Json] = dict(accused)
+        return Frame({"accused": told})
+
+    def _ask(self, frame: Frame) -> Frame:
+        sitting = self._sitting(frame)
+        return sitting.once(frame, lambda: self._sealed(frame, sitting))
+
+    def _sealed(self, frame: Frame, sitting: Sitting) -> Frame:
+        run, step, round = self._run(frame), frame.text("step"), frame.number("round")
+        if (step, round, content_of(frame.body)) != (sitting.step, sitting.round, sitting.content):
+            raise Refused("this is not what everybody in this secure sum was to be asked", Code.SECRECY)
         shares = frame.header.get("shares")
         if not isinstance(shares, dict):
             raise Refused("a secure sum needs everybody's shares", Code.MALFORMED)
-        reply, _ = run.ask(step, number, frame.number("base"), frame.body, frame.number("round"))
-        received = {name: bytes.fromhex(str(data)) for name, data in shares.items()}
-        words = member.masked(to_words(reply, len(member.keys)), received)
+        reply, _ = run.ask(step, sitting.number, frame.number("base"), frame.body, round)
+        received = {name: _share(data) for name, data in shares.items()}
+        try:
+            words = sitting.member.masked(to_words(reply, len(sitting.members)), received)
+        except AtFault as error:
+            return self._accuse(run, sitting, error.accused)
         sealed = Sealed(run.agreed.graph.ids, torch.from_numpy(words.view("int64")).unsqueeze(0))
-        run.record(number, step, sealed)
-        return Frame({"number": number, "shape": shape_as_json(summed_shape(reply))}, sealed.pack())
+        run.record(sitting.number, step, sealed)
+        return Frame({"number": sitting.number, "shape": shape_as_json(summed_shape(reply))}, sealed.pack())
+
+    def _agree(self, frame: Frame) -> Frame:
+        sitting = self._sitting(frame)
+        return sitting.once(frame, lambda: self._agreed(frame, sitting))
+
+    def _agreed(self, frame: Frame, sitting: Sitting) -> Frame:
+        run, listed = self._run(frame), frame.header.get("survivors")
+        secrecy = _secrecy(run)
+        survivors = sorted(map(str, listed)) if isinstance(listed, list) else []
+        secrecy.check_members(sitting.member.check_survivors(survivors))
+        self._opened.check(run.name, sitting.number, _answered(secrecy, sitting), survivors)
+        sitting.survivors = tuple(survivors)
+        return Frame({"signature": secrecy.identity.sign(_signed(sitting)).hex()})
 
     def _open(self, frame: Frame) -> Frame:
-        run, number, member = self._run(frame), frame.number("number"), self._member(frame)
-        listed = frame.header.get("survivors")
-        survivors = sorted(map(str, listed)) if isinstance(listed, list) else []
-        # Written down before anything is opened: a new process must not open the same step for others either.
-        record = run.folder / OPENED
-        opened = read_json(record, "record of opened sums") if record.exists() else {}
-        if opened.get(str(number), survivors) != survivors:
-            raise Refused(
-                f"step {number} has been opened for other survivors; two sums would give an owner away", Code.SECRECY
-            )
-        given = member.open(survivors)
-        write_json(record, {**opened, str(number): survivors})
-        shares: dict[str, Json] = {name: f"{kind} {share:x}" for name, (kind, share) in given.items()}
-        return Frame({"opened": shares})
+        sitting = self._sitting(frame)
+        return sitting.once(frame, lambda: self._opening(frame, sitting))
+
+    def _opening(self, frame: Frame, sitting: Sitting) -> Frame:
+        run = self._run(frame)
+        secrecy, listed = _secrecy(run), _body(frame)
+        if not sitting.survivors:
+            raise Refused("nobody has said who the survivors are", Code.SECRECY)
+        signed = {name for name in sitting.survivors if self._has_signed(secrecy, sitting, name, listed.get(name))}
+        needed = secrecy.needed(len(sitting.members))
+        if len(signed | {self._owner}) < needed:
+            raise Refused(f"{len(signed)} owners have signed that these are the survivors, {needed} must", Code.SECRECY)
+        # On disk before anything is given: neither another session nor another process may open this for others.
+        self._opened.open(run.name, sitting.number, _answered(secrecy, sitting), sitting.survivors)
+        given = sitting.member.open(sitting.survivors)
+        shares: dict[str, Json] = {name: f"{kind} {share:0132x}" for name, (kind, share) in given.items()}
+        return Frame({"opened": shares, "next": self._begun(run, sitting.number + 1)})
+
+    def _has_signed(self, secrecy: Secrecy, sitting: Sitting, name: str, told: Json | None) -> bool:
+        """Whether this survivor has signed the same survivors."""
+        try:
+            signature = from_hex(told, LARGEST_SIGNATURE)
+            certificate = sitting.members[name].certificate
+            secrecy.identity.verify(name, certificate, _signed(sitting), signature)
+        except IntegrityError:
+            return False
+        return True
+
+
+def _secrecy(run: RunAtOwner[Any]) -> Secrecy:
+    if run.agreed.secrecy is None:
+        raise Refused("the terms do not speak of secure aggregation", Code.TERMS)
+    return run.agreed.secrecy
+
+
+def _signed(sitting: Sitting) -> bytes:
+    return survivors_statement(sitting.member.transcript, sitting.survivors)
+
+
+def _answered(secrecy: Secrecy, sitting: Sitting) -> str:
+    """What an answer follows from: two sums of the same, over different owners, must not be opened."""
+    return f"{secrecy.work} {sitting.step} {sitting.content}"
+
+
+def _share(data: Json) -> bytes:
+    """An encrypted share; one that is none will not be read, which is its sender's fault."""
+    try:
+        return from_hex(data, LARGEST_SHARE)
+    except IntegrityError:
+        return b""
+
+
+def _body(frame: Frame) -> dict[str, Json]:
+    """A JSON object that came as the body, for it may be large."""
+    try:
+        content = json.loads(frame.body)
+    except (ValueError, RecursionError) as error:
+        raise Refused("a secure sum needs to know of everybody in it", Code.MALFORMED) from error
+    if not isinstance(content, dict):
+        raise Refused("a secure sum needs to know of everybody in it", Code.MALFORMED)
+    return content

@@ -7,6 +7,7 @@ becomes a reply with one row, the weighted mean: a method that only averages can
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,13 +18,15 @@ from torch import Tensor
 from suture.core.message import Message
 from suture.core.packing import DTYPES
 from suture.core.storage import Json
-from suture.errors import IntegrityError
+from suture.errors import IntegrityError, SutureError
 from suture.federation.wire.checks import MessageShape, shape_of
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import BadReply
 from suture.privacy.secure_aggregation import Words, decode, encode
 
 WEIGHT = "weight"
+MOST_WORDS, MOST_AXES = 2**40, 8
+"""No entry has more numbers or axes."""
 SUM = ("sum",)
 """The one row of a reply that was opened from a sum."""
 
@@ -55,11 +58,13 @@ def from_sum(kind: type[Message], shape: MessageShape, words: Words) -> Message:
     """The weighted mean as a reply with one row."""
     values = torch.from_numpy(decode(words))
     total = values[-1]
+    if not total > 0:
+        raise BadReply("a secure sum has no weight: an owner has sealed numbers it must not, and which cannot be told")
     tensors: dict[str, Tensor] = {WEIGHT: total.view(1).float()}
     start = 0
     for path, dtype, dims in shape:
         size = math.prod(dims)
-        tensors[path] = (values[start : start + size] / total.clamp_min(1e-12)).view(1, *dims).to(DTYPES[dtype])
+        tensors[path] = (values[start : start + size] / total).view(1, *dims).to(DTYPES[dtype])
         start += size
     return kind.from_tensors(SUM, {}, tensors)
 
@@ -72,25 +77,40 @@ def shape_as_json(shape: MessageShape) -> list[Json]:
 def read_shape(listed: Json) -> MessageShape:
     """As `shape_as_json` wrote it."""
     shape = []
-    for entry in listed if isinstance(listed, list) else []:
+    if not isinstance(listed, list) or len(listed) > MOST_WORDS:
+        raise BadReply("it does not say what it has sealed")
+    for entry in listed:
         path, dtype, dims = entry if isinstance(entry, list) and len(entry) == 3 else (None, None, None)
-        if not isinstance(path, str) or dtype not in DTYPES or not isinstance(dims, list):
-            raise BadReply("owners do not say what they sealed")
-        shape.append((path, str(dtype), tuple(n for n in dims if isinstance(n, int))))
+        if not isinstance(path, str) or not isinstance(dtype, str) or dtype not in DTYPES or not isinstance(dims, list):
+            raise BadReply("it does not say what it has sealed")
+        sizes = tuple(n for n in dims if type(n) is int and 0 <= n <= MOST_WORDS)
+        if len(sizes) != len(dims) or len(sizes) > MOST_AXES:
+            raise BadReply("it does not say what it has sealed")
+        shape.append((path, dtype, sizes))
     return tuple(shape)
 
 
-def sealed_words(replies: Mapping[str, Frame]) -> tuple[dict[str, Words], MessageShape]:
-    """The sealed words by owner; everybody must have sealed the same entries."""
-    shapes = {owner: str(frame.header.get("shape")) for owner, frame in replies.items()}
-    if len(set(shapes.values())) > 1:
-        raise BadReply(f"owners sealed different entries: {', '.join(sorted(shapes))}")
-    shape = read_shape(next(iter(replies.values())).header.get("shape"))
+def sealed_words(replies: Mapping[str, Frame], lost: dict[str, Exception]) -> tuple[dict[str, Words], MessageShape]:
+    """The sealed words by owner, of the entries that most of them have sealed; who has not is added to `lost`."""
+    shapes: dict[str, MessageShape] = {}
+    for owner, frame in replies.items():
+        try:
+            shapes[owner] = read_shape(frame.header.get("shape"))
+        except BadReply as error:
+            lost[owner] = error
+    if not shapes:
+        return {}, ()
+    shape = Counter(shapes.values()).most_common(1)[0][0]
     length = 1 + sum(math.prod(dims) for _, _, dims in shape)
     masked = {}
-    for owner, frame in replies.items():
-        words = Sealed.unpack(frame.body).words
-        if words.dtype != torch.int64 or words.shape != (1, length):
-            raise BadReply(f"owner {owner} sealed {list(words.shape)} words, expected {length}")
-        masked[owner] = words[0].numpy().view(np.uint64)
+    for owner, found in shapes.items():
+        try:
+            if found != shape:
+                raise BadReply("it has sealed other entries than most")
+            reply = Sealed.unpack(replies[owner].body)
+            if reply.ids != (owner,) or reply.words.dtype != torch.int64 or reply.words.shape != (1, length):
+                raise BadReply(f"it has sealed {list(reply.words.shape)} words, expected are {length}")
+            masked[owner] = reply.words[0].numpy().view(np.uint64)
+        except SutureError as error:
+            lost[owner] = BadReply(str(error))
     return masked, shape

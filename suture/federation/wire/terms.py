@@ -5,6 +5,7 @@ Only names and numbers travel: the method is looked up in the owner's own instal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -53,6 +54,8 @@ class Terms:
     """By what owners score their models; looked up in their own installation."""
     secure: bool = False
     """Updates are sent under secure aggregation: the coordinator learns their sum alone."""
+    owners: tuple[str, ...] = ()
+    """Secure aggregation: everybody who may be in a sum."""
 
     @property
     def is_census(self) -> bool:
@@ -65,7 +68,9 @@ class Terms:
         return plain
 
 
-def terms_of(made: Plan, common: Description, secure: bool = False, counts: Counts | None = None) -> Terms:
+def terms_of(
+    made: Plan, common: Description, secure: bool = False, counts: Counts | None = None, owners: Sequence[str] = ()
+) -> Terms:
     """The terms of a plan's one run between owners whose graphs have this in common; `counts` is what they counted."""
     protocol, method = made.protocol, made.methods[0]
     statistics, target = counts.statistics if counts else None, Target(common.kind)
@@ -84,10 +89,11 @@ def terms_of(made: Plan, common: Description, secure: bool = False, counts: Coun
         rounds=sum(phase.times for phase in method.plan()),
         metric=counts.metric if counts else protocol.evaluation.metric,
         secure=secure,
+        owners=tuple(owners) if secure else (),
     )
 
 
-def census_terms(made: Plan, common: Description, secure: bool = False) -> Terms:
+def census_terms(made: Plan, common: Description, secure: bool = False, owners: Sequence[str] = ()) -> Terms:
     """The terms of the census before that run."""
     protocol, method = made.protocol, Census()
     return Terms(
@@ -98,6 +104,7 @@ def census_terms(made: Plan, common: Description, secure: bool = False) -> Terms
         handling=Handling(protocol.preprocess, protocol.split, common.masks, Target(common.kind)),
         rounds=sum(phase.times for phase in method.plan()),
         secure=secure,
+        owners=tuple(owners) if secure else (),
     )
 
 
