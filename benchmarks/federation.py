@@ -1,4 +1,4 @@
-"""Between processes: time of an exchange by size, and 100 rounds of FedAvg on Cora against one process.
+"""Between processes: time of an exchange by size, and 100 rounds of FedAvg on Cora against one process, open and sealed.
 
     python benchmarks/federation.py [--data-root DIR] [--rounds 100]
 
@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "federation"))
@@ -46,7 +47,9 @@ def main() -> None:
             }
             orders = [parties.order(made, f"exchange-{HIDDEN[label]}") for label, made in sizes.items()]
             began = time.perf_counter()
-            *exchanged, trained = parties.carry_out([*orders, parties.order(cora, "cora")])
+            plain = parties.order(cora, "cora")
+            ordered = [*orders, plain, replace(plain, run="cora-secure", secure=True)]
+            *exchanged, trained, sealed = parties.carry_out(ordered)
             whole = time.perf_counter() - began
         finally:
             parties.stop()
@@ -59,7 +62,10 @@ def main() -> None:
         alone, between = seconds(embedded(cora, folder / "embedded", options.data_root)), seconds(trained)
         print(f"| {options.rounds} rounds of FedAvg on Cora, one process, one client at a time | {alone:.1f} s |")
         print(f"| the same between three owners' processes | {between:.1f} s, {between / alone:.1f} times as long |")
-        print(f"| start and end of the job with all these runs | {whole - sum(map(seconds, [*exchanged, trained])):.1f} s |")
+        secure = seconds(sealed)
+        print(f"| the same with secure aggregation | {secure:.1f} s, {secure / between:.1f} times as long as without |")
+        around = whole - sum(map(seconds, [*exchanged, trained, sealed]))
+        print(f"| start and end of the job with all these runs | {around:.1f} s |")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ down before it answers, is in `suture.federation`.
        else in step 2, never both for one owner
     6  sum_{i in U} x_i = sum_{i in U} (y_i - PRG(b_i)) -+ the masks shared with those that dropped out
 
-Everything from line 2 on is bound to a transcript, a hash of what the sum is for and of everybody's signed keys: it is in
-every derived key and in what is encrypted, so owners that were told different things share no mask and cannot read each
-other's shares. A secret that is put together again in line 6 is checked against line 1, so wrong shares are found out.
+Line 2 is bound to a transcript, a hash of what the sum is for and of everybody's signed keys, and lines 3 and 4 to a hash of
+that and of what the owners were asked: they are in every derived key, so owners that were told different things cannot read
+each other's shares and share no mask. A secret that is put together again in line 6 is checked against line 1, so that wrong
+shares are found out.
 
 t_i is owner i's own choice, as only its own secrets hang on it: to unmask it, a coordinator needs t_i shares of both of its
 secrets. Of n owners c may tell it everything; the others give one of the two each, so it has at most n + c shares, and
@@ -203,8 +204,11 @@ class Member:
             sealed[name] = nonce + AESGCM(key).encrypt(nonce, pair, _route(self.name, name, transcript))
         return sealed
 
-    def masked(self, words: Words, sealed: Mapping[str, bytes]) -> Words:
-        """Line 3, towards those whose shares have come; `AtFault` names those whose shares cannot be used."""
+    def masked(self, words: Words, sealed: Mapping[str, bytes], asked: bytes) -> Words:
+        """Line 3, towards those whose shares have come; `AtFault` names those whose shares cannot be used.
+
+        `asked` is a hash of what the update answers: with those that were asked otherwise no mask is shared.
+        """
         if self.partners or not self.keys:
             raise IntegrityError("this owner has sent its part of this sum already, or has not shared its secrets yet")
         received, accused = dict(self.received), {}
@@ -220,10 +224,10 @@ class Member:
         if len(received) < self.needed:
             raise IntegrityError(f"{len(received)} owners are too few for a secure sum among {len(self.keys)}")
         self.received, self.partners = received, tuple(sorted(received))
-        total = words + mask(_derive(self.seed, "suture self mask", self.transcript), words.size)
+        total = words + mask(_derive(self.seed, "suture self mask", asked), words.size)
         for name in self.partners:
             if name != self.name:
-                pairwise = mask(_agreed(self.masking, self.keys[name].masking, "suture mask", self.transcript), words.size)
+                pairwise = mask(_agreed(self.masking, self.keys[name].masking, "suture mask", asked), words.size)
                 total = total + pairwise if name > self.name else total - pairwise
         return total
 
@@ -266,7 +270,8 @@ class Opening:
     """Of everybody in line 1."""
     needed: Mapping[str, int]
     """t_i of everybody in line 2."""
-    transcript: bytes
+    asked: bytes
+    """What masks were derived from."""
 
     def total(self, answers: Mapping[str, Mapping[str, tuple[str, int]]]) -> tuple[Words, set[str]]:
         """(the sum, owners that gave wrong shares), from what survivors gave back in line 5."""
@@ -274,11 +279,11 @@ class Opening:
         total, wrong = np.zeros(length, dtype=np.uint64), set[str]()
         for name in sorted(self.masked):
             seed = self._secret(name, "seed", answers, wrong)
-            total += self.masked[name] - mask(_derive(seed, "suture self mask", self.transcript), length)
+            total += self.masked[name] - mask(_derive(seed, "suture self mask", self.asked), length)
         for name in sorted(set(self.needed) - set(self.masked)):
             private = X25519PrivateKey.from_private_bytes(self._secret(name, "mask", answers, wrong))
             for other in self.masked:
-                pairwise = mask(_agreed(private, self.keys[other].masking, "suture mask", self.transcript), length)
+                pairwise = mask(_agreed(private, self.keys[other].masking, "suture mask", self.asked), length)
                 # `other` added it if the lost owner's name is the larger one
                 total = total - pairwise if name > other else total + pairwise
         return total, wrong

@@ -18,7 +18,7 @@ from suture.federation.wire.description import Description, in_common
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.sealed import Sealed, to_words
 from suture.federation.wire.terms import Terms, terms_of
-from suture.federation.wire.transcript import Advertised, Purpose, content_of, transcript
+from suture.federation.wire.transcript import Advertised, Purpose, content_of, question, transcript
 from suture.graph.shard import save_shard
 from suture.method import Task
 from suture.methods.averaging import Up
@@ -81,13 +81,12 @@ class Hostile:
     def keys(self, members: Sequence[str] = OWNERS) -> dict[str, object]:
         return {owner: self.tell(owner, "seal-keys").header["keys"] for owner in members}
 
-    def shares(self, keys: Mapping[str, object], to: Sequence[str] | None = None, scale: float = 1.0) -> dict[str, Frame]:
+    def shares(self, keys: Mapping[str, object], to: Sequence[str] | None = None) -> dict[str, Frame]:
         self.session = secrets.token_hex(16)
-        return {owner: self.share(owner, keys, scale) for owner in (keys if to is None else to)}
+        return {owner: self.share(owner, keys) for owner in (keys if to is None else to)}
 
-    def share(self, owner: str, keys: Mapping[str, object], scale: float = 1.0) -> Frame:
-        about = {"session": self.session, "step": STEP, "round": self.round, "content": content_of(self.body(owner, scale))}
-        return self.tell(owner, "seal-shares", json.dumps(keys).encode(), **about)
+    def share(self, owner: str, keys: Mapping[str, object]) -> Frame:
+        return self.tell(owner, "seal-shares", json.dumps(keys).encode(), session=self.session)
 
     def ask(self, owner: str, shares: Mapping[str, Frame], scale: float = 1.0) -> Frame:
         received = {other: told.header["shares"][owner] for other, told in shares.items() if other != owner}  # type: ignore
@@ -119,23 +118,27 @@ class Hostile:
         signed = self.signatures(survivors)
         return self.opened(words, survivors, {owner: self.open(owner, signed) for owner in survivors})
 
-    def opened(self, words: Mapping[str, Frame], survivors: Sequence[str], told: Mapping[str, Frame]) -> np.ndarray | None:
-        """All that can be made of what owners gave, with every one of its secrets that they gave shares of."""
+    def opened(
+        self, words: Mapping[str, Frame], survivors: Sequence[str], told: Mapping[str, Frame], scale: float = 1.0
+    ) -> np.ndarray | None:
+        """What can be made of the survivors' words with what owners gave; `scale` is that of the model masks hang on."""
         keys = {owner: Advertised.read(one) for owner, one in self.known.items()}
         purpose = Purpose(self.run, sha256_of_json(self.terms.as_json()), self.number)
-        content = content_of(self.body(OWNERS[0]))
-        bound = transcript(purpose, STEP, self.round, content, self.session, keys)
+        content = content_of(self.body(OWNERS[0], scale))
+        asked = question(transcript(purpose, self.session, keys), STEP, self.round, content)
         answers = {}
         for owner, frame in told.items():
             if "opened" in frame.header:
                 pairs = {name: text.split() for name, text in frame.header["opened"].items()}  # type: ignore[union-attr]
                 answers[owner] = {name: (kind, int(share, 16)) for name, (kind, share) in pairs.items()}
         needed = {owner: int(frame.header["needed"]) for owner, frame in self.handed.items()}  # type: ignore[arg-type]
+        if len(survivors) == 1:
+            needed = {owner: needed[owner] for owner in survivors}  # the masks with others are left on
         if len(answers) < max(needed.values()):
             return None
         masked = {owner: words_of(words[owner]) for owner in survivors}
         public = {owner: one.keys for owner, one in keys.items()}
-        return decode(Opening(masked, public, needed, bound).total(answers)[0])
+        return decode(Opening(masked, public, needed, asked).total(answers)[0])
 
 
 def words_of(frame: Frame) -> np.ndarray:

@@ -18,7 +18,7 @@ from suture.privacy.secure_aggregation import (
     threshold,
 )
 
-BOUND = bytes(range(32))
+BOUND, ASKED = bytes(range(32)), bytes(range(1, 33))
 NAMES = ["ash", "birch", "cedar", "dogwood", "elm"]
 
 
@@ -36,13 +36,13 @@ def protocol(
     partners = sorted(shares)
     masked = {
         name: members[name].masked(
-            encode(values[name], len(values)), {other: shares[other][name] for other in partners if other != name}
+            encode(values[name], len(values)), {other: shares[other][name] for other in partners if other != name}, ASKED
         )
         for name in partners
         if name not in lost_before_sending
     }
     answers = {name: members[name].open(sorted(masked)) for name in masked}
-    opening = Opening(masked, keys, dict.fromkeys(partners, needed), BOUND)
+    opening = Opening(masked, keys, dict.fromkeys(partners, needed), ASKED)
     spoilt = {name: {of: (kind, share ^ (name in liars)) for of, (kind, share) in answers[name].items()} for name in masked}
     total, wrong = opening.total(spoilt)
     assert wrong <= set(liars)
@@ -118,7 +118,7 @@ def test_damaged_shares_and_foreign_keys_are_refused() -> None:
     shares = {name: members[name].shares(keys, BOUND, 2) for name in keys}
     damaged = shares["birch"]["ash"][:-1] + bytes([shares["birch"]["ash"][-1] ^ 1])
     with pytest.raises(AtFault) as caught:
-        members["ash"].masked(np.zeros(4, dtype=np.uint64), {"birch": damaged, "cedar": shares["cedar"]["ash"]})
+        members["ash"].masked(np.zeros(4, dtype=np.uint64), {"birch": damaged, "cedar": shares["cedar"]["ash"]}, ASKED)
     assert set(caught.value.accused) == {"birch"}
 
 
@@ -128,7 +128,7 @@ def test_who_was_told_another_transcript_can_neither_read_nor_be_read() -> None:
     shares = {name: members[name].shares(keys, BOUND if name != "ash" else bytes(32), 2) for name in keys}
     for name, others in (("ash", {"birch", "cedar"}), ("birch", {"ash"})):
         with pytest.raises(AtFault) as caught:
-            members[name].masked(np.zeros(4, dtype=np.uint64), {o: shares[o][name] for o in keys if o != name})
+            members[name].masked(np.zeros(4, dtype=np.uint64), {o: shares[o][name] for o in keys if o != name}, ASKED)
         assert set(caught.value.accused) == others
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, cast
 
 import torch
@@ -29,7 +30,7 @@ from suture.errors import IntegrityError, SutureError
 from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
 from suture.federation.coordinator.calls import Answers, Calls, Failures, Request
 from suture.federation.coordinator.early_test import EarlyTest
-from suture.federation.coordinator.secure import KeysAhead, SecureAsk
+from suture.federation.coordinator.secure import BegunAhead, SecureAsk
 from suture.federation.wire.checks import Expectations, check_finite
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
@@ -52,7 +53,7 @@ class RunAtCoordinator(Common, Generic[S]):
     ledger: Ledger
     base: int = 0
     secure: bool = False
-    keys_ahead: KeysAhead = field(default_factory=KeysAhead)
+    begun_ahead: BegunAhead = field(default_factory=BegunAhead)
     robust: Robust | None = None
     scores: Scores | None = None
     expectations: Expectations = field(default_factory=Expectations)
@@ -109,7 +110,7 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         run = self._common
         number = run.asked
         run.early.begin(body.__name__, number, test)
-        run.keys_ahead.forget(run.attendance.absent)
+        run.begun_ahead.forget(run.attendance.absent)
         run.attendance.welcome(number, run.terms)
         while True:
             try:
@@ -159,8 +160,13 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
         may_drop = run.calls.faults.on_loss == "continue"
         purpose = Purpose(run.calls.run, sha256_of_json(run.terms), run.asked)
-        asking = SecureAsk(run.calls.all, message.ids, purpose, run.base, step, run.round, may_drop, run.keys_ahead)
+        asking = SecureAsk(run.calls.each, message.ids, purpose, run.base, step, run.round, may_drop, run.begun_ahead)
+        test = run.early.due(run.asked) if self._is_everybody() else None
+        if test is not None:
+            asking.along = partial(self._request, "evaluate", run.method.evaluate.__name__, test)
         reply = asking.run(kind, bodies)
+        if test is not None:
+            run.early.keep(run.asked, asking.travelled)
         run.attendance.stop_if_refused(asking.lost)
         for owner, why in asking.lost.items():
             if isinstance(why, BadReply):

@@ -6,6 +6,9 @@ it, or is begun anew with fresh keys where its part is in the others' already. W
 - most of the others accuse it: an owner is at fault;
 - few do, of what everybody can check (keys): the accuser is;
 - few do, of what nobody else can read (shares): one of the two is, and who cannot be told, so both are left out.
+
+A call costs about as much as a small step, so what is known together travels together: the test with the step, the next
+step's keys with the signatures of this one's survivors, its shares with the opening. A secure round is three calls.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from suture.core.message import Message
@@ -31,6 +34,7 @@ from suture.federation.wire.transcript import (
     content_of,
     from_hex,
     keys_statement,
+    question,
     survivors_statement,
     transcript,
 )
@@ -45,28 +49,41 @@ class BegunAnew(SutureError):
     """Owners were found at fault whose part is in the others' already."""
 
 
-@dataclass
-class KeysAhead:
-    """Public keys that owners have handed out for their next step: one call less."""
+@dataclass(frozen=True)
+class Begun:
+    """A sum up to where it can be asked for: everybody's keys, and everybody's shares for everybody."""
 
-    kept: dict[str, tuple[int, Json]] = field(default_factory=dict)
+    purpose: Purpose
+    session: str
+    keys: Mapping[str, Advertised]
+    shares: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By sender and receiver."""
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """How many shares give back a sender's secrets."""
+
+
+@dataclass
+class BegunAhead:
+    """The next step's sum, begun with the calls of this one: two calls less."""
+
+    begun: Begun | None = None
 
     def forget(self, owners: Sequence[str] | Mapping[str, object]) -> None:
         """The run is opened anew at these: what was begun there is gone."""
-        for owner in owners:
-            self.kept.pop(owner, None)
+        if self.begun is not None and set(owners) & set(self.begun.keys):
+            self.begun = None
 
-    def take(self, owner: str, number: int) -> Json | None:
-        """What the owner has handed out for this step, once."""
-        at, keys = self.kept.pop(owner, (-1, None))
-        return keys if at == number else None
+    def take(self, purpose: Purpose, owners: Sequence[str]) -> Begun | None:
+        """What was begun, if it was for this step and these owners; once."""
+        begun, self.begun = self.begun, None
+        return begun if begun is not None and begun.purpose == purpose and set(begun.shares) == set(owners) else None
 
 
 @dataclass
 class SecureAsk:
-    """One summed step. `call` delivers frames to several owners at once and gives (answers, failures)."""
+    """One summed step. `call` delivers several frames to each of several owners and gives (answers, failures)."""
 
-    call: Callable[[Mapping[str, Request]], tuple[Answers, Failures]]
+    call: Callable[[Mapping[str, Sequence[Request]]], tuple[dict[str, list[Frame]], Failures]]
     owners: Sequence[str]
     purpose: Purpose
     base: int
@@ -74,8 +91,12 @@ class SecureAsk:
     round: int
     may_drop: bool
     """Go on without owners that do not answer, as long as there are enough."""
-    ahead: KeysAhead = field(default_factory=KeysAhead)
+    ahead: BegunAhead = field(default_factory=BegunAhead)
+    along: Callable[[str], Request] | None = None
+    """What else each owner is asked with the step, its test for instance."""
     lost: Failures = field(default_factory=dict)
+    travelled: Answers = field(default_factory=dict)
+    """The answers to that."""
 
     def run(self, kind: type[Message], bodies: Mapping[str, bytes]) -> Message | None:
         """The mean of those that answered; None if they are too few. `lost` says who did not, or is at fault."""
@@ -97,7 +118,7 @@ class SecureAsk:
             try:
                 return self._carried_out(members, kind, bodies, *contents)
             except BegunAnew:
-                self.ahead.forget(members)
+                continue
 
     def _may_go_on(self, answered: Sequence[str] | Mapping[str, object], needed: int = FEWEST) -> bool:
         return (self.may_drop or not self.lost) and len(answered) >= needed
@@ -105,24 +126,20 @@ class SecureAsk:
     def _carried_out(
         self, members: Sequence[str], kind: type[Message], bodies: Mapping[str, bytes], content: str
     ) -> Message | None:
-        keys = self._keys(members)
-        if not self._may_go_on(keys):
+        begun = self.ahead.take(self.purpose, members) or self._begun(members)
+        if begun is None or not self._may_go_on(begun.shares, enough := max(begun.needed.values(), default=FEWEST)):
             return None
-        self.session = secrets.token_hex(16)
-        bound = transcript(self.purpose, self.step, self.round, content, self.session, keys)
-        shares, needed = self._shares(keys, content)
-        if not self._may_go_on(shares, max(needed.values(), default=FEWEST)):
-            return None
-        masked, shape = sealed_words(self._sealed(shares, bodies), self.lost)
-        enough = max(needed.values())
+        masked, shape = sealed_words(self._sealed(begun, bodies), self.lost)
         if not self._may_go_on(masked, enough):
             return None
-        opened = self._opened(self._agreed(sorted(masked), keys, bound), enough)
+        bound = transcript(begun.purpose, begun.session, begun.keys)
+        asked = question(bound, self.step, self.round, content)
+        opened = self._opened(begun, self._agreed(begun, sorted(masked), asked), enough)
         if len(opened) < enough:
             return None
         try:
-            public = {owner: one.keys for owner, one in keys.items()}
-            total, wrong = Opening(masked, public, needed, bound).total(opened)
+            public = {owner: one.keys for owner, one in begun.keys.items()}
+            total, wrong = Opening(masked, public, begun.needed, asked).total(opened)
         except AtFault as error:
             self.lost.update({owner: BadReply(why) for owner, why in error.accused.items()})
             return None
@@ -131,13 +148,14 @@ class SecureAsk:
         self.lost = {owner: why for owner, why in self.lost.items() if owner not in masked or isinstance(why, BadReply)}
         return from_sum(kind, shape, total)
 
-    def _all(
-        self, owners: Sequence[str], verb: str, more: Callable[[str], dict[str, Json]], body: Mapping[str, bytes]
-    ) -> Answers:
-        common: dict[str, Json] = {"verb": verb, "number": self.purpose.number}
-        good, bad = self.call({owner: ({**common, **more(owner)}, body.get(owner, b"")) for owner in owners})
+    def _all(self, requests: Mapping[str, Request], also: Mapping[str, Request] | None = None) -> tuple[Answers, Answers]:
+        """The answers to these, and to what travelled with them."""
+        extra = also or {}
+        calls = {owner: [request, *([extra[owner]] if owner in extra else [])] for owner, request in requests.items()}
+        good, bad = self.call(calls)
         self.lost.update(bad)
-        return good
+        second = {owner: frames[1] for owner, frames in good.items() if len(frames) > 1}
+        return {owner: frames[0] for owner, frames in good.items()}, second
 
     def _read(self, answers: Mapping[str, Frame], read: Callable[[str, Frame], T]) -> dict[str, T]:
         """What the answers say; an owner whose answer is not what it should be is lost."""
@@ -149,72 +167,95 @@ class SecureAsk:
                 self.lost[owner] = BadReply(str(error))
         return found
 
-    def _keys(self, members: Sequence[str]) -> dict[str, Advertised]:
-        """Everybody's signed keys: those handed out ahead, and those of a call to the rest."""
-        number = self.purpose.number
-        ahead = {owner: told for owner in members if (told := self.ahead.take(owner, number)) is not None}
-        rest = [owner for owner in members if owner not in ahead]
-        answers = self._all(rest, "seal-keys", lambda owner: {}, {}) if rest else {}
-        answers |= {owner: Frame({"keys": told}) for owner, told in ahead.items()}
+    def _begun(self, members: Sequence[str]) -> Begun | None:
+        """Keys and shares of everybody, in calls of their own."""
+        told, _ = self._all(dict.fromkeys(members, _keys_request(self.purpose)))
+        keys = self._keys(told, self.purpose)
+        if not self._may_go_on(keys):
+            return None
+        begun = Begun(self.purpose, secrets.token_hex(16), keys)
+        answers, _ = self._all(_shares_requests(begun))
+        found = judged({owner: _accused(frame) for owner, frame in answers.items()}, len(keys), is_private=False)
+        self._leave_out(found)
+        return self._shared(begun, answers)
+
+    def _keys(self, answers: Answers, purpose: Purpose) -> dict[str, Advertised]:
+        """Everybody's signed keys."""
 
         def checked(owner: str, frame: Frame) -> Advertised:
             one = Advertised.read(frame.header.get("keys"))
-            check_signature(owner, one.certificate, keys_statement(self.purpose, owner, one.keys), one.signature)
+            check_signature(owner, one.certificate, keys_statement(purpose, owner, one.keys), one.signature)
             return one
 
         return self._read(answers, checked)
 
-    def _shares(self, keys: Mapping[str, Advertised], content: str) -> tuple[dict[str, dict[str, str]], dict[str, int]]:
-        """(encrypted shares by sender and receiver, how many of its shares give back a sender's secrets)."""
-        everybody = json.dumps({owner: one.as_json() for owner, one in keys.items()}).encode()
-        about: dict[str, Json] = {"session": self.session, "step": self.step, "round": self.round, "content": content}
-        answers = self._all(list(keys), "seal-shares", lambda owner: about, dict.fromkeys(keys, everybody))
-        self._judge(answers, len(keys), is_private=False)
-        told = self._read(answers, lambda owner, frame: _shares_of(owner, frame, keys))
-        return {owner: shares for owner, (shares, _) in told.items()}, {owner: needed for owner, (_, needed) in told.items()}
+    def _shared(self, begun: Begun, answers: Answers) -> Begun:
+        """The same with everybody's shares."""
+        told = self._read(answers, lambda owner, frame: _shares_of(owner, frame, begun.keys))
+        shares = {owner: shares for owner, (shares, _) in told.items()}
+        return replace(begun, shares=shares, needed={owner: needed for owner, (_, needed) in told.items()})
 
-    def _sealed(self, shares: Mapping[str, Mapping[str, str]], bodies: Mapping[str, bytes]) -> Answers:
-        partners = sorted(shares)
-
-        def more(owner: str) -> dict[str, Json]:
-            received: dict[str, Json] = {other: shares[other][owner] for other in partners if other != owner}
-            about: dict[str, Json] = {"session": self.session, "step": self.step, "round": self.round}
-            return {**about, "base": self.base, "shares": received}
-
-        answers = self._all(partners, "seal-ask", more, bodies)
-        self._judge(answers, len(partners), is_private=True)
+    def _sealed(self, begun: Begun, bodies: Mapping[str, bytes]) -> Answers:
+        partners = sorted(begun.shares)
+        requests: dict[str, Request] = {}
+        for owner in partners:
+            received: dict[str, Json] = {other: begun.shares[other][owner] for other in partners if other != owner}
+            about: dict[str, Json] = {"step": self.step, "round": self.round, "base": self.base, "shares": received}
+            requests[owner] = ({**_header("seal-ask", begun), **about}, bodies[owner])
+        also = {owner: self.along(owner) for owner in partners} if self.along else None
+        answers, self.travelled = self._all(requests, also)
+        found = judged({owner: _accused(frame) for owner, frame in answers.items()}, len(partners), is_private=True)
+        self._leave_out(found)
         return answers
 
-    def _agreed(self, survivors: Sequence[str], keys: Mapping[str, Advertised], bound: bytes) -> dict[str, str]:
-        """The survivors' signatures of who they are."""
-        about: dict[str, Json] = {"session": self.session, "survivors": [*survivors]}
-        answers = self._all(survivors, "seal-agree", lambda owner: about, {})
+    def _agreed(self, begun: Begun, survivors: Sequence[str], asked: bytes) -> dict[str, str]:
+        """The survivors' signatures of who they are; their keys for the next step come with them."""
+        about: dict[str, Json] = {**_header("seal-agree", begun), "survivors": [*survivors]}
+        after = replace(self.purpose, number=self.purpose.number + 1)
+        undisturbed = set(survivors) == set(self.owners)
+        also = dict.fromkeys(survivors, _keys_request(after)) if undisturbed else None
+        answers, ahead = self._all(dict.fromkeys(survivors, (about, b"")), also)
+        if undisturbed and set(ahead) == set(survivors) and not self.lost:
+            self.ahead.begun = Begun(after, secrets.token_hex(16), self._keys(ahead, after))
 
         def checked(owner: str, frame: Frame) -> str:
             signature = from_hex(frame.header.get("signature"), LARGEST_SIGNATURE)
-            check_signature(owner, keys[owner].certificate, survivors_statement(bound, survivors), signature)
+            check_signature(owner, begun.keys[owner].certificate, survivors_statement(asked, survivors), signature)
             return signature.hex()
 
         return self._read(answers, checked)
 
-    def _opened(self, signed: Mapping[str, str], needed: int) -> dict[str, dict[str, tuple[str, int]]]:
-        """What the survivors that have signed give to open the sum, if they are enough."""
+    def _opened(self, begun: Begun, signed: Mapping[str, str], needed: int) -> dict[str, dict[str, tuple[str, int]]]:
+        """What the survivors that have signed give to open the sum, if they are enough; shares for the next step with it."""
         if len(signed) < needed:
             return {}
-        everybody = json.dumps(dict(signed)).encode()
-        answers = self._all(
-            list(signed), "seal-open", lambda owner: {"session": self.session}, dict.fromkeys(signed, everybody)
-        )
-        for owner, frame in answers.items():
-            self.ahead.kept[owner] = (self.purpose.number + 1, frame.header.get("next"))
+        # A refusal of what travels along would cost the opening; so it does only where nothing has gone wrong.
+        following = self.ahead.begun if not self.lost else None
+        self.ahead.begun = None
+        everybody = (_header("seal-open", begun), json.dumps(dict(signed)).encode())
+        answers, shares = self._all(dict.fromkeys(signed, everybody), _shares_requests(following) if following else None)
+        if following and not self.lost and not any("accused" in frame.header for frame in shares.values()):
+            self.ahead.begun = self._shared(following, shares)
         return self._read(answers, lambda owner, frame: _opened_shares(frame))
 
-    def _judge(self, answers: Answers, members: int, is_private: bool) -> None:
-        """Leave out those at fault, as the module's text says, and begin anew."""
-        found = judged({owner: _accused(frame) for owner, frame in answers.items()}, members, is_private)
+    def _leave_out(self, found: Failures) -> None:
+        """Begin anew without those at fault."""
         if found:
             self.lost.update(found)
             raise BegunAnew
+
+
+def _header(verb: str, begun: Begun) -> dict[str, Json]:
+    return {"verb": verb, "number": begun.purpose.number, "session": begun.session}
+
+
+def _keys_request(purpose: Purpose) -> Request:
+    return {"verb": "seal-keys", "number": purpose.number}, b""
+
+
+def _shares_requests(begun: Begun) -> dict[str, Request]:
+    everybody = json.dumps({owner: one.as_json() for owner, one in begun.keys.items()}).encode()
+    return dict.fromkeys(begun.keys, (_header("seal-shares", begun), everybody))
 
 
 def judged(accusations: Mapping[str, Mapping[str, str]], members: int, is_private: bool) -> Failures:

@@ -6,7 +6,8 @@ Two sums of the same updates over sets that differ by one owner give that owner'
 - the same content under the same terms for one set of survivors, in whatever run or step: another run with the same seed
   begins with the same model, and gets the same updates.
 
-The same sum again tells nothing new, so a coordinator that was killed may ask for it again.
+The same sum again tells nothing new, so a coordinator that was killed may ask for it again; of the survivors of before and
+nobody else, so that an owner's update stands in no other sum, not even in one that others open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Secure aggregation at an owner: the verbs with which its replies leave as sealed words, and their sum is opened.
 
-    seal-keys     fresh public keys for step `number`, signed; those for the next step come with `seal-open` too
+    seal-keys     fresh public keys for step `number`, signed
     seal-shares   everybody's keys are checked, and encrypted shares of the own secrets handed out
     seal-ask      the step is answered in sealed words
     seal-agree    the survivors are signed
@@ -35,6 +35,7 @@ from suture.federation.wire.transcript import (
     content_of,
     from_hex,
     keys_statement,
+    question,
     survivors_statement,
     transcript,
 )
@@ -60,16 +61,13 @@ class Sealing:
         }
 
     def _keys(self, frame: Frame) -> Frame:
-        run, number = self._run(frame), frame.number("number")
-        return Frame({"keys": self._begun(run, number)})
-
-    def _begun(self, run: RunAtOwner[Any], number: int) -> list[Json]:
         """Begin a sum, in the place of one that was not opened."""
-        secrecy, member = _secrecy(run), Member(self._owner)
+        run, number, member = self._run(frame), frame.number("number"), Member(self._owner)
+        secrecy = _secrecy(run)
         statement = keys_statement(Purpose(run.name, secrecy.terms, number), self._owner, member.public())
         advertised = Advertised(member.public(), secrecy.identity.sign(statement), secrecy.identity.pem)
         run.sittings.begin(Sitting(number, member, advertised))
-        return advertised.as_json()
+        return Frame({"keys": advertised.as_json()})
 
     def _sitting(self, frame: Frame) -> Sitting:
         """The sum that this owner has begun, if the frame speaks of it and of no other."""
@@ -83,12 +81,9 @@ class Sealing:
         return sitting.once(frame, lambda: self._shared(frame, sitting))
 
     def _shared(self, frame: Frame, sitting: Sitting) -> Frame:
-        run, step, round = self._run(frame), frame.text("step"), frame.number("round")
+        run, listed = self._run(frame), _body(frame)
         secrecy = _secrecy(run)
-        if step not in run.agreed.method.sums:
-            raise Refused(f"{run.agreed.method.name} does not declare that it needs only sums of {step}", Code.UNDECLARED)
         purpose = Purpose(run.name, secrecy.terms, sitting.number)
-        listed = _body(frame)
         if strangers := sorted(set(listed) - set(secrecy.owners)):
             raise Refused(f"{strangers[0]} is none of the owners that the terms name", Code.SECRECY)
         secrecy.check_members(listed)
@@ -97,11 +92,10 @@ class Sealing:
             return self._accuse(run, sitting, accused)
         if members.get(self._owner) != sitting.advertised:
             raise Refused("the keys that came as this owner's are not its own; nothing is shared", Code.SECRECY)
-        sitting.session, sitting.step, sitting.round, sitting.members = frame.text("session"), step, round, members
-        sitting.content, needed = frame.text("content"), secrecy.needed(len(members))
-        bound = transcript(purpose, step, round, sitting.content, sitting.session, members)
+        sitting.session, sitting.members, needed = frame.text("session"), members, secrecy.needed(len(members))
         public = {name: one.keys for name, one in members.items()}
-        shares: dict[str, Json] = {name: data.hex() for name, data in sitting.member.shares(public, bound, needed).items()}
+        sealed = sitting.member.shares(public, transcript(purpose, sitting.session, members), needed)
+        shares: dict[str, Json] = {name: data.hex() for name, data in sealed.items()}
         return Frame({"shares": shares, "needed": needed})
 
     def _checked(
@@ -131,15 +125,19 @@ class Sealing:
 
     def _sealed(self, frame: Frame, sitting: Sitting) -> Frame:
         run, step, round = self._run(frame), frame.text("step"), frame.number("round")
-        if (step, round, content_of(frame.body)) != (sitting.step, sitting.round, sitting.content):
-            raise Refused("this is not what everybody in this secure sum was to be asked", Code.SECRECY)
-        shares = frame.header.get("shares")
+        if step not in run.agreed.method.sums:
+            raise Refused(f"{run.agreed.method.name} does not declare that it needs only sums of {step}", Code.UNDECLARED)
+        shares, content = frame.header.get("shares"), content_of(frame.body)
         if not isinstance(shares, dict):
             raise Refused("a secure sum needs everybody's shares", Code.MALFORMED)
+        sitting.answered = f"{_secrecy(run).work} {step} {content}"
+        # Whoever has opened this is in no other sum of it, not even as one that others open.
+        self._opened.check(run.name, sitting.number, sitting.answered, list(sitting.members))
         reply, _ = run.ask(step, sitting.number, frame.number("base"), frame.body, round)
         received = {name: _share(data) for name, data in shares.items()}
+        sitting.asked = question(sitting.member.transcript, step, round, content)
         try:
-            words = sitting.member.masked(to_words(reply, len(sitting.members)), received)
+            words = sitting.member.masked(to_words(reply, len(sitting.members)), received, sitting.asked)
         except AtFault as error:
             return self._accuse(run, sitting, error.accused)
         sealed = Sealed(run.agreed.graph.ids, torch.from_numpy(words.view("int64")).unsqueeze(0))
@@ -155,7 +153,7 @@ class Sealing:
         secrecy = _secrecy(run)
         survivors = sorted(map(str, listed)) if isinstance(listed, list) else []
         secrecy.check_members(sitting.member.check_survivors(survivors))
-        self._opened.check(run.name, sitting.number, _answered(secrecy, sitting), survivors)
+        self._opened.check(run.name, sitting.number, sitting.answered, survivors)
         sitting.survivors = tuple(survivors)
         return Frame({"signature": secrecy.identity.sign(_signed(sitting)).hex()})
 
@@ -173,10 +171,10 @@ class Sealing:
         if len(signed | {self._owner}) < needed:
             raise Refused(f"{len(signed)} owners have signed that these are the survivors, {needed} must", Code.SECRECY)
         # On disk before anything is given: neither another session nor another process may open this for others.
-        self._opened.open(run.name, sitting.number, _answered(secrecy, sitting), sitting.survivors)
+        self._opened.open(run.name, sitting.number, sitting.answered, sitting.survivors)
         given = sitting.member.open(sitting.survivors)
         shares: dict[str, Json] = {name: f"{kind} {share:0132x}" for name, (kind, share) in given.items()}
-        return Frame({"opened": shares, "next": self._begun(run, sitting.number + 1)})
+        return Frame({"opened": shares})
 
     def _has_signed(self, secrecy: Secrecy, sitting: Sitting, name: str, told: Json | None) -> bool:
         """Whether this survivor has signed the same survivors."""
@@ -196,12 +194,7 @@ def _secrecy(run: RunAtOwner[Any]) -> Secrecy:
 
 
 def _signed(sitting: Sitting) -> bytes:
-    return survivors_statement(sitting.member.transcript, sitting.survivors)
-
-
-def _answered(secrecy: Secrecy, sitting: Sitting) -> str:
-    """What an answer follows from: two sums of the same, over different owners, must not be opened."""
-    return f"{secrecy.work} {sitting.step} {sitting.content}"
+    return survivors_statement(sitting.asked, sitting.survivors)
 
 
 def _share(data: Json) -> bytes:

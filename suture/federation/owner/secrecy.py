@@ -57,8 +57,8 @@ class Secrecy:
                 f"than {fewest}{hint}",
                 Code.POLICY,
             )
-        if not sampled and (missing := [name for name in self.policy.secure_with if name not in members]):
-            raise Refused(f"the policy allows no secure sum without {', '.join(missing)}", Code.POLICY)
+        if not sampled and (without := [name for name in self.policy.secure_with if name not in members]):
+            raise Refused(f"the policy allows no secure sum without {', '.join(without)}", Code.POLICY)
 
     def needed(self, members: int) -> int:
         """How many members can open a sum of so many, of this owner's making."""

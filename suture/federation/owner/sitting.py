@@ -20,12 +20,12 @@ class Sitting:
     member: Member
     advertised: Advertised
     session: str = ""
-    step: str = ""
-    round: int = 0
     members: dict[str, Advertised] = field(default_factory=dict)
     """Everybody in the sum, once their keys were checked."""
-    content: str = ""
-    """Hash of what everybody is to be asked with."""
+    asked: bytes = b""
+    """Hash of what was asked, of whom."""
+    answered: str = ""
+    """What the answer follows from: two sums of the same over different owners must not be opened."""
     survivors: tuple[str, ...] = ()
     """For whom this owner has signed."""
     told: dict[str, tuple[bytes, Frame]] = field(default_factory=dict)

@@ -1,14 +1,15 @@
 """What secure aggregation signs, and what a sum is bound to.
 
     keys         owner i signs (run, terms, number, owner i, its public keys)
-    transcript   sha256 of (run, terms, step, number, round, content, session, everybody's signed keys)
-    survivors    owner i signs (transcript, survivors)
+    transcript   sha256 of (run, terms, number, session, everybody's signed keys); shares are encrypted under it
+    question     sha256 of (transcript, step, round, content); masks are derived from it
+    survivors    owner i signs (question, survivors)
 
 `number` is that of the step, `terms` the hash of all that was agreed on before the run, the owners' names among it, and
 `content` the hash of what everybody is asked with: were that another model for each, a coordinator could give all but one
 owner a model whose update is zero (Pasquini et al., Eluding secure aggregation in federated learning via model
-inconsistency, CCS 2022). Everything is signed and hashed as a JSON list that begins with its purpose, so no signature
-stands for another.
+inconsistency, CCS 2022). Owners that are asked differently do not share their masks, so their sum is noise. Everything is
+signed and hashed as a JSON list that begins with its purpose, so no signature stands for another.
 """
 
 from __future__ import annotations
@@ -75,18 +76,21 @@ def keys_statement(purpose: Purpose, owner: str, keys: PublicKeys) -> bytes:
     return _statement("keys", [purpose.run, purpose.terms, purpose.number, owner, *public])
 
 
-def transcript(
-    purpose: Purpose, step: str, round: int, content: str, session: str, members: Mapping[str, Advertised]
-) -> bytes:
+def transcript(purpose: Purpose, session: str, members: Mapping[str, Advertised]) -> bytes:
     """What all that follows in a sum is bound to."""
-    about: list[Json] = [purpose.run, purpose.terms, purpose.number, step, round, content, session]
+    about: list[Json] = [purpose.run, purpose.terms, purpose.number, session]
     known: list[Json] = [[name, *one.as_json()] for name, one in sorted(members.items())]
     return sha256(_statement("transcript", [*about, known])).digest()
 
 
-def survivors_statement(transcript: bytes, survivors: Sequence[str]) -> bytes:
+def question(transcript: bytes, step: str, round: int, content: str) -> bytes:
+    """What everybody in a sum is asked."""
+    return sha256(_statement("question", [transcript.hex(), step, round, content])).digest()
+
+
+def survivors_statement(asked: bytes, survivors: Sequence[str]) -> bytes:
     """What an owner signs before a sum is opened."""
-    return _statement("survivors", [transcript.hex(), [*sorted(survivors)]])
+    return _statement("survivors", [asked.hex(), [*sorted(survivors)]])
 
 
 def _statement(what: str, content: list[Json]) -> bytes:
