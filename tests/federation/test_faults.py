@@ -39,6 +39,8 @@ from suture.runs.prepare import Source
 DATASET = "csbm:nodes=200,features=30,words_per_node=6"
 OWNERS = ("client-00", "client-01", "client-02")
 QUICK = FaultSettings(patience=0.2, step_timeout=30)
+STEPS = ("ask", "seal-ask", "seal-agree", "seal-open")
+"""What other requests travel along with."""
 
 
 def planned(method: str = "fedavg", rounds: int = 4, *more: str) -> api.Plan:
@@ -82,7 +84,7 @@ class InProcess:
 
     def call(self, owner: str, request: bytes, timeout: float) -> bytes:
         requests = Frame.unpack(request).parts()
-        steps = [k for k, frame in enumerate(requests) if frame.header["verb"] == "ask"]
+        steps = [k for k, frame in enumerate(requests) if frame.header["verb"] in STEPS]
         place = steps[0] if steps else len(requests) - 1
         around: list[Frame] = []
 

@@ -77,15 +77,18 @@ def test_a_coordinator_that_records_everything_cannot_tell_an_update(shards: Pat
     words: dict[str, list[np.ndarray]] = {owner: [] for owner in OWNERS}
     shares: list[bytes] = []
 
-    def record(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
-        reply = Frame.unpack(answer())
-        if frame.header["verb"] == "seal-ask":
-            words[owner].append(Sealed.unpack(reply.body).words.numpy().ravel().view(np.uint64))
-        if frame.header["verb"] == "seal-shares":
-            shares.extend(bytes.fromhex(data) for data in reply.header["shares"].values())  # type: ignore[union-attr,arg-type]
-        return reply.pack()
+    plain = transport.call
 
-    transport.meddle = record
+    def record(owner: str, request: bytes, timeout: float) -> bytes:
+        reply = plain(owner, request, timeout)
+        for asked, told in zip(Frame.unpack(request).parts(), Frame.unpack(reply).parts(), strict=True):
+            if asked.header["verb"] == "seal-ask":
+                words[owner].append(Sealed.unpack(told.body).words.numpy().ravel().view(np.uint64))
+            if asked.header["verb"] == "seal-shares":
+                shares.extend(bytes.fromhex(data) for data in told.header["shares"].values())  # type: ignore[union-attr,arg-type]
+        return reply
+
+    transport.call = record  # type: ignore[method-assign]
     assert coordinator(secure_order("fedavg", 12), tmp_path, transport).carry_on() is not None
     sent = {owner: np.concatenate(parts) for owner, parts in words.items()}
     wholes = [sum(sent[owner] for owner in some) for size in (1, 2, 3) for some in combinations(OWNERS, size)]
