@@ -49,6 +49,13 @@ def kind_of(data: bytes) -> str:
     return kind
 
 
+def apart(data: bytes) -> tuple[bytes, memoryview]:
+    """(type, scalars and layout, the tensors' bytes) of a packed record: all but whom it is for."""
+    header, end = _header_of(data)
+    known = [header["type"], header["scalars"], header["tensors"]]
+    return json.dumps(known, sort_keys=True).encode(), memoryview(data)[end:]
+
+
 def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
     """(the header, where it ends)."""
     if data[:4] != MAGIC:

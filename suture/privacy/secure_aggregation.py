@@ -77,7 +77,7 @@ def decode(words: Words) -> NDArray[np.float64]:
 def mask(seed: bytes, length: int) -> Words:
     """PRG: `length` pseudo-random words."""
     stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * length))
-    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def split(secret: bytes, points: Sequence[int], needed: int) -> dict[int, int]:
@@ -279,7 +279,8 @@ class Opening:
         total, wrong = np.zeros(length, dtype=np.uint64), set[str]()
         for name in sorted(self.masked):
             seed = self._secret(name, "seed", answers, wrong)
-            total += self.masked[name] - mask(_derive(seed, "suture self mask", self.asked), length)
+            total += self.masked[name]
+            total -= mask(_derive(seed, "suture self mask", self.asked), length)
         for name in sorted(set(self.needed) - set(self.masked)):
             private = X25519PrivateKey.from_private_bytes(self._secret(name, "mask", answers, wrong))
             for other in self.masked:

@@ -33,6 +33,7 @@ from suture.federation.wire.transcript import (
     Purpose,
     content_of,
     from_hex,
+    is_same,
     keys_statement,
     question,
     survivors_statement,
@@ -100,11 +101,11 @@ class SecureAsk:
 
     def run(self, kind: type[Message], bodies: Mapping[str, bytes]) -> Message | None:
         """The mean of those that answered; None if they are too few. `lost` says who did not, or is at fault."""
-        contents = {content_of(body) for body in bodies.values()}
-        if len(contents) > 1:
+        if not is_same(list(bodies.values())):
             raise ConfigError(
                 f"{self.step} is asked with another message for each owner; such steps are not summed securely"
             )
+        content = content_of(bodies[self.owners[0]])
         while True:
             members = [owner for owner in self.owners if owner not in self.lost]
             if len(members) < FEWEST and not self.lost:
@@ -116,7 +117,7 @@ class SecureAsk:
             if not self._may_go_on(members):
                 return None
             try:
-                return self._carried_out(members, kind, bodies, *contents)
+                return self._carried_out(members, kind, bodies, content)
             except BegunAnew:
                 continue
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Refused
@@ -28,19 +27,19 @@ class Sitting:
     """What the answer follows from: two sums of the same over different owners must not be opened."""
     survivors: tuple[str, ...] = ()
     """For whom this owner has signed."""
-    told: dict[str, tuple[bytes, Frame]] = field(default_factory=dict)
-    """By verb, a hash of the request and the answer: a call that is repeated gets the answer it had."""
+    told: dict[str, tuple[Frame, Frame]] = field(default_factory=dict)
+    """By verb, the request and the answer: a call that is repeated gets the answer it had."""
 
     def once(self, frame: Frame, answer: Callable[[], Frame]) -> Frame:
         """The answer to a request; another request of the same kind is refused."""
-        verb, request = frame.text("verb"), sha256(frame.pack()).digest()
+        verb = frame.text("verb")
         if verb in self.told:
             before, said = self.told[verb]
-            if before != request:
+            if before != frame:
                 raise Refused(f"this sum has had its {verb}, and it was another one", Code.SECRECY)
             return said
         said = answer()
-        self.told[verb] = (request, said)
+        self.told[verb] = (frame, said)
         return said
 
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from suture.core.packing import bytes_of, parse
-from suture.core.storage import Json, sha256_of_json
+from suture.core.packing import apart
+from suture.core.storage import Json
 from suture.errors import IntegrityError
 from suture.privacy.secure_aggregation import PublicKeys
 
@@ -99,9 +99,14 @@ def _statement(what: str, content: list[Json]) -> bytes:
 
 def content_of(body: bytes) -> str:
     """A hash of what an owner was asked with, whoever it is: the same at all owners that were told the same."""
-    kind, _, scalars, tensors = parse(body)
-    hashed = sha256(sha256_of_json({"type": kind, "scalars": scalars}).encode())
-    for path, tensor in tensors.items():
-        hashed.update(json.dumps([path, str(tensor.dtype), list(tensor.shape)]).encode())
-        hashed.update(bytes_of(tensor))
+    layout, values = apart(body)
+    hashed = sha256(len(layout).to_bytes(8, "little") + layout)
+    hashed.update(values)
     return hashed.hexdigest()
+
+
+def is_same(bodies: Sequence[bytes]) -> bool:
+    """Whether all of these say the same to whom they are for."""
+    (layout, values), *others = (apart(body) for body in bodies)
+    first = bytes(values)  # comparing views goes number by number
+    return all(other == layout and bytes(told) == first for other, told in others)
