@@ -64,29 +64,22 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
 def resume(path: Path, quiet: bool) -> None:
     """Bring a run to its end with a new job."""
     flare = engine()
-    from suture.federation.operator.operator import read_order
+    from suture.federation.operator.errand import read_order
 
-    order, kit, job = read_order(path)
-    done = read_outcome(path)
+    errand, done = read_order(path), read_outcome(path)
     if done is None:
-        with _operating(flare.kits.Kit.read(kit, "operator"), path, quiet) as operator:
-            done = operator.carry_out([order], [path], job)[0]
+        with _operating(flare.kits.Kit.read(errand.kit, "operator"), path, quiet) as operator:
+            done = operator.carry_out([errand.order], [path], errand.job)[0]
     _conclude([done], read_plan(path), path, quiet)
 
 
 def stop(path: Path) -> None:
-    """Ask the coordinator to stop a run after its current round."""
+    """Let a run end after its current round; whoever follows it ends too."""
     flare = engine()
-    from suture.federation.operator.operator import read_order
+    from suture.federation.operator.errand import read_order, stop_run
 
-    order, kit, job = read_order(path)
-    session = flare.session.Session(flare.kits.Kit.read(kit, "operator"))
-    try:
-        told = session.command(job, {"do": "stop"})
-    finally:
-        session.close()
-    if told is None:
-        raise ConfigError(f"{order.run} is not running; `suture federation status` shows what is")
+    errand = read_order(path)
+    stop_run(errand, flare.kits.Kit.read(errand.kit, "operator"))
     console.notes().print(f"stopping after this round; continue with: suture federation resume {path}", soft_wrap=True)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -16,6 +17,9 @@ from suture.federation.flare.places import HOME
 from suture.federation.wire.status import Status
 from suture.report import console
 from suture.report.text import byte_size
+
+if TYPE_CHECKING:
+    from suture.federation.flare.session import Session
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 OWNER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
@@ -130,23 +134,29 @@ def status(path: Path) -> None:
     screen = console.results()
     try:
         connected = session.connected()
+        reports = [_report(session, job, connected) for job in session.under_way()]
         table = console.grid("owner", "state")
         for owner in kit.owners:
-            table.add_row(owner, "connected" if owner in connected else "not connected")
+            table.add_row(owner, "connected" if owner in connected else "not connected, or hangs")
         screen.print(table)
-        for job, state in session.jobs():
-            told = session.command(job, {"do": "status"}) if state == "RUNNING" else None
-            current = told.get("current") if told else None
-            now = Status.read(current) if isinstance(current, dict) and current else None
-            if now is not None and (tick := now.tick) is not None:
-                lost = f", without {', '.join(now.absent)}" if now.absent else ""
-                screen.print(Text(f"{now.run}: {tick.phase} {tick.done}/{tick.total}{lost}"), soft_wrap=True)
-            elif state == "RUNNING":
-                screen.print(
-                    Text(f"job {job}: starting, ending, or left behind by a coordinator that was killed"), soft_wrap=True
-                )
+        for line in reports:
+            screen.print(Text(line), soft_wrap=True)
     finally:
         session.close()
+
+
+def _report(session: Session, job: str, connected: set[str]) -> str:
+    """What a job is doing, in one line. Owners that do not answer in it are not connected."""
+    told = session.command(job, {"do": "status"})
+    silent = told.get("silent") if told else None
+    connected.difference_update(silent if isinstance(silent, dict) else ())
+    current = told.get("current") if told else None
+    now = Status.read(current) if isinstance(current, dict) and current else None
+    if now is None or now.tick is None:
+        return f"job {job}: {'starting' if now is None else 'before its first round'}"
+    lost = sorted({*now.absent, *(silent if isinstance(silent, dict) else ())})
+    without = f", without {', '.join(lost)}" if lost else ""
+    return f"{now.run}: {now.tick.phase} {now.tick.done}/{now.tick.total}{without}"
 
 
 def engine() -> ModuleType:

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,35 @@ def read_json(path: Path, what: str) -> dict[str, object]:
         text = path.read_bytes()
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"the {what} {path} is not valid JSON; it is damaged, restore or recreate it") from error
     if not isinstance(content, dict):
         raise IntegrityError(f"the {what} {path} should hold a JSON object; it is damaged, restore or recreate it")
     return content
+
+
+def copy_files(source: Path, target: Path, skip: Sequence[str] = ()) -> list[str]:
+    """Copy a folder's files and folders into another one; the paths of what was left out for being neither.
+
+    Links are not followed: whoever fills a folder must not choose which other files are copied with it. Nor are links in
+    the target written through. `skip` are names that stay behind, wherever they lie.
+    """
+    left: list[str] = []
+    with disk_errors("copy to", target):
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+            place = target / entry.name
+            if entry.name in skip:
+                continue
+            if entry.is_dir(follow_symlinks=False) and not place.is_symlink():
+                left += copy_files(Path(entry.path), place, skip)
+            elif entry.is_file(follow_symlinks=False):
+                if place.is_symlink():
+                    place.unlink()
+                shutil.copyfile(entry.path, place, follow_symlinks=False)
+            else:
+                left.append(entry.path)
+    return left
 
 
 def sha256_of_file(path: Path) -> str:
@@ -125,7 +149,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     for line in content.split(b"\n")[:-1]:
         try:
             content_of_line = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise damaged(path) from error
         if not isinstance(content_of_line, dict):
             raise damaged(path)

@@ -71,6 +71,8 @@ class Coordinator:
     stop: Callable[[], bool] = lambda: False
     door: Callable[[], Methods] = lambda: DOOR
     """The methods it has; looked for when they are needed, so that one that is gone is the run's failure, not the job's."""
+    regroup: Callable[[], bool] = lambda: False
+    """Whether this leg is to end after its round, for another one with an owner that is back."""
 
     def __post_init__(self) -> None:
         self.tick: Tick | None = None
@@ -89,10 +91,10 @@ class Coordinator:
         except OwnersLost as error:
             why = Reason(Code.NO_ANSWER, str(error))
             self.audit.note("waiting", run=self.order.run, **why.as_json())
-            self._note(State.WAITING, why)
+            self._note(State.STOPPED if self.stop() else State.WAITING, why)
             return None
         except Interrupted as error:
-            self._note(State.STOPPED, Reason.of(error))
+            self._note(State.STOPPED if self.stop() else State.WAITING, Reason.of(error))
             return None
         except SutureError as error:
             self.audit.note("run refused", run=self.order.run, **Reason.of(error).as_json())
@@ -107,7 +109,7 @@ class Coordinator:
     def _carry_on(self) -> Outcome:
         folder, made = open_folder(self.order, self.path, self.door())
         try:
-            settling = Settling(self.order, made, folder, self.transport, self.audit, self._is_asked)
+            settling = Settling(self.order, made, folder, self.transport, self.audit, self._is_asked, self._ends)
             return self._run(folder, made.methods[0], made.protocol, settling)
         finally:
             folder.close()
@@ -130,7 +132,9 @@ class Coordinator:
             robust=robust,
         )
         runner = Runner(method, protocol, task, cohort, ledger, folder, robust=robust)
-        runner.carry_on(self._watch, self.stop)
+        if self.stop():
+            raise Interrupted("stopped before its next round")
+        runner.carry_on(self._watch, self._ends)
         _, server = runner.reported()
         shared = runner.shared()
         cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
@@ -140,6 +144,10 @@ class Coordinator:
             self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")
         self.audit.note("run finished", run=self.order.run, method=method.name)
         return outcome
+
+    def _ends(self) -> bool:
+        """Whether this leg is to end after its round."""
+        return self.stop() or self.regroup()
 
     def _is_asked(self, cohort: OwnersCohort[Any]) -> None:
         self.cohort = cohort

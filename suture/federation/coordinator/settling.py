@@ -31,6 +31,7 @@ from suture.privacy.ledger import RunLedger
 from suture.runs.card import DataCard
 from suture.runs.counting import Counts, concluded, found_in, needs_census
 from suture.runs.folder import RunFolder
+from suture.runs.loop import Interrupted
 from suture.runs.plan import Plan
 from suture.seam import Audit, Transport, sample_size
 
@@ -49,6 +50,8 @@ class Settling:
     audit: Audit
     watched: Callable[[OwnersCohort[Any]], None] = lambda cohort: None
     """Told who is asked, as somebody may want to know who is absent."""
+    ends: Callable[[], bool] = lambda: False
+    """Whether nothing more is to be asked."""
 
     @property
     def path(self) -> Path:
@@ -60,6 +63,7 @@ class Settling:
         if (self.path / TERMS).exists():
             return strict(Terms, read_json(self.path / TERMS, "terms"), "terms")
         self._refuse_small_sums()
+        self._go_on()
         common, protocol = self._described(), self.made.protocol
         if protocol.task == "node":
             check_target(self.made.methods[0], Target(common.kind))
@@ -80,6 +84,10 @@ class Settling:
                 f"a secure sum of one owner is that owner's update: training.participation={share:g} of {owners} asks "
                 "one alone; let more take part"
             )
+
+    def _go_on(self) -> None:
+        if self.ends():
+            raise Interrupted("stopped before the first round")
 
     def record_census(self, ledger: RunLedger) -> None:
         """What was sent for the terms belongs to the run."""
@@ -126,6 +134,7 @@ class Settling:
         try:
             server = method.init_server(task)
             for phase in method.plan():
+                self._go_on()
                 cohort.begin(phase.name, 1)
                 server = cohort.carry_out(phase.body, server)
                 if not float(server.totals["trained"]):

@@ -6,7 +6,6 @@ A command that only names these classes must not wait for torch, so the parties 
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -19,12 +18,13 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 
 from suture.core.process import prepare_process
-from suture.core.storage import Json, make_folder
+from suture.core.storage import Json, copy_files, make_folder
 from suture.errors import SutureError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.flare.kits import JobClasses
 from suture.federation.flare.places import COORDINATOR, HOME, TOPIC, kit_folder
 from suture.federation.flare.transport import FlareTransport
+from suture.federation.wire.reasons import Code
 
 if TYPE_CHECKING:
     from suture.federation.coordinator.coordinator import Coordinator
@@ -36,6 +36,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 main_of_a_job: Callable[[F], F] = collab.main
 before_any_call: Callable[[F], F] = collab.init
 published: Callable[[F], F] = collab.publish
+
+
+def audit_here() -> AuditLog:
+    """The coordinator's audit log, in its own job process."""
+    return AuditLog(make_folder(kit_folder() / HOME) / AUDIT, COORDINATOR)
 
 
 def _begin() -> None:
@@ -57,38 +62,45 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
         _begin()
         from suture.federation.wire.orders import Order
 
-        self.orders = [Order.read(order) for order in orders]
+        try:
+            self.orders = [Order.read(order) for order in orders]
+        except SutureError as error:
+            audit_here().note("refused", code=Code.MALFORMED.value, reason=f"an order cannot be carried out: {error}")
+            raise
         self.stopping = threading.Event()
+        """The operator wants the runs to end."""
+        self.regrouping = threading.Event()
+        """An owner is back: this leg ends, and the next one goes on with it."""
         self.finished: dict[str, Json] = {}
         self.current: Coordinator | None = None
+        self.transport: FlareTransport | None = None
 
     @main_of_a_job
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
-        transport = FlareTransport(list(collab.clients))
+        self.transport = FlareTransport(list(collab.clients), self.stopping.is_set)
         try:
-            self.carry_out(transport)
+            self.carry_out(self.transport)
         finally:
-            transport.close()
+            self.transport.close()
 
     def carry_out(self, transport: FlareTransport) -> None:
         """All orders; one that is refused does not keep the next from being carried out."""
         from suture.federation.coordinator.coordinator import Coordinator, door_at
 
-        home = make_folder(kit_folder() / HOME)
-        audit = AuditLog(home / AUDIT, COORDINATOR)
+        home, audit = make_folder(kit_folder() / HOME), audit_here()
         for order in self.orders:
             place, stop = home / "runs" / order.run, self.stopping.is_set
-            self.current = Coordinator(order, place, transport, audit, stop, partial(door_at, home))
+            door, regroup = partial(door_at, home), self.regrouping.is_set
+            self.current = Coordinator(order, place, transport, audit, stop, door, regroup)
             try:
                 self.current.carry_on()
             except SutureError:
                 # The reason is in the status and in the audit log already.
                 self.logger.exception("the run %s ended", order.run)
             self.finished[order.run] = self.current.status.as_json()
-            skip = shutil.ignore_patterns("checkpoint", ".lock")
-            shutil.copytree(self.current.path, self.take_home / order.run, ignore=skip, dirs_exist_ok=True)
-            if self.stopping.is_set():
+            copy_files(self.current.path, self.take_home / order.run, skip=("checkpoint", ".lock"))
+            if self.stopping.is_set() or self.regrouping.is_set():
                 break
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -98,11 +110,16 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
             self.take_home = Path(fl_ctx.get_workspace().get_run_dir(fl_ctx.get_job_id())) / TOPIC
 
     def _on_command(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Json]:
-        """`status`, or `stop` after the current round."""
-        if isinstance(data, dict) and data.get("do") == "stop":
-            self.stopping.set()
+        """`status`; `stop` after the current round; `regroup`: stop this leg, as another one is to follow."""
+        match data.get("do") if isinstance(data, dict) else None:
+            case "stop":
+                self.stopping.set()
+            case "regroup":
+                self.regrouping.set()
         current = self.current.status.as_json() if self.current else {}
-        return {"current": current, "finished": dict(self.finished), "stopping": self.stopping.is_set()}
+        silent: dict[str, Json] = dict(self.transport.pulse.silent()) if self.transport else {}
+        stopping = self.stopping.is_set()
+        return {"current": current, "finished": dict(self.finished), "stopping": stopping, "silent": silent}
 
 
 class OwnerJob:

@@ -32,12 +32,13 @@ from suture.core.storage import Json, read_json, write_json
 from suture.errors import ConfigError
 from suture.federation.audit import AUDIT
 from suture.federation.flare import process
-from suture.federation.flare.places import HOME, KIT
+from suture.federation.flare.places import HEARTBEAT, HOME, KIT
 from suture.federation.flare.refusals import RefusalsNoted
 
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "app_command")
 ABOUT = "about.json"
 OPERATOR = "operator@suture.local"
+BEAT = f"heart_beat_interval={HEARTBEAT}"
 
 
 def path_of(kind: type) -> str:
@@ -159,7 +160,7 @@ def start_command(kit: Kit, jobs: JobClasses) -> list[str]:
         return [*python, module, "-m", str(kit.path), "-s", "fed_server.json", *common, "org=coordinator"]
     module = "nvflare.private.fed.app.client.client_train"
     org = kit.name.replace("-", "_").replace(".", "_")
-    return [*python, module, "-m", str(kit.path), "-s", "fed_client.json", *common, f"uid={kit.name}", f"org={org}"]
+    return [*python, module, "-m", str(kit.path), "-s", "fed_client.json", *common, f"uid={kit.name}", f"org={org}", BEAT]
 
 
 def become(kit: Kit, jobs: JobClasses) -> None:

@@ -13,6 +13,8 @@ COORDINATOR = "coordinator"
 """Name of that party; owners are named by whoever makes the kits."""
 TOPIC = "suture"
 """Under which operator and coordinator speak."""
+HEARTBEAT = 2
+"""Seconds between two signs of life of an owner's own process; FLARE knows even numbers only."""
 
 
 def kit_folder() -> Path:

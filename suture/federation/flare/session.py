@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import Session as FlareSession
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-from suture.core.storage import Json
-from suture.errors import SutureError
+from suture.core.storage import Json, read_json
+from suture.errors import IntegrityError, SutureError
 from suture.federation.flare.kits import OPERATOR, Kit, silent
-from suture.federation.flare.places import TOPIC
+from suture.federation.flare.places import HEARTBEAT, TOPIC
+from suture.federation.wire.names import job_id
+
+RUNNING = "RUNNING"
+"""FLARE's word for a job that has begun and, as far as it has written down, not ended."""
+SILENCE = 2.0 * HEARTBEAT
+"""Seconds without a sign of life after which an owner is not called connected."""
 
 
 class SessionError(SutureError):
     """The coordinator could not be reached, or did not do what the operator wanted."""
+
+
+@dataclass(frozen=True)
+class Sign:
+    """The last sign of life of an owner."""
+
+    last: object
+    """When, by the coordinator's clock, which is not ours: it is only compared with itself."""
+    since: float
+    """When it was first seen here."""
+    sure: bool
+    """Whether it came in while somebody looked, and so is not an old one."""
 
 
 class Session:
@@ -29,6 +47,7 @@ class Session:
 
     def __init__(self, kit: Kit, timeout: float = 20.0) -> None:
         self.kit = kit
+        self._signs: dict[str, Sign] = {}
         _probe(kit)
         try:
             # FLARE's client complains about every failed attempt; the one sentence below is enough.
@@ -46,12 +65,38 @@ class Session:
             self._session.close()
 
     def connected(self) -> set[str]:
-        """Owners that are connected to the coordinator now."""
-        return {client.name for client in self._do(self._session.get_connected_client_list)}
+        """Owners that are connected to the coordinator and give signs of life.
 
-    def jobs(self) -> list[tuple[str, str]]:
-        """(id, state) of every job the coordinator knows."""
-        return [(str(job["job_id"]), str(job["status"])) for job in self._do(self._session.list_jobs)]
+        FLARE lists an owner half a minute longer than it lives, and one that hangs for as long. So an owner counts once a
+        sign of it has been seen to come in; whoever is looked at for the first time is looked at for some seconds.
+        """
+        end = time.monotonic() + SILENCE
+        while (unsure := self._look()) and time.monotonic() < end:
+            time.sleep(0.3)
+        now = time.monotonic()
+        return {name for name, seen in self._signs.items() if name not in unsure and now - seen.since <= SILENCE}
+
+    def _look(self) -> set[str]:
+        """Take the signs of life that have come in; the owners of whom it is not known yet whether they give any."""
+        listed = {client.name: client.last_connect_time for client in self._do(self._session.get_connected_client_list)}
+        now, before = time.monotonic(), self._signs
+        self._signs = {}
+        for name, last in listed.items():
+            seen = before.get(name)
+            if seen is None or seen.last != last:
+                seen = Sign(last, now, seen is not None)
+            self._signs[name] = seen
+        return {name for name, seen in self._signs.items() if not seen.sure}
+
+    def running(self) -> set[str]:
+        """Ids of the jobs that have a process at the coordinator now."""
+        return {str(job.job_id) for job in self._do(self._session.get_system_info).job_info}
+
+    def under_way(self) -> list[str]:
+        """Ids of the jobs that wait, start or run; not those that a killed coordinator left behind as if they ran."""
+        listed = [(str(job["job_id"]), str(job["status"])) for job in self._do(self._session.list_jobs)]
+        at_work = self.running()
+        return [job for job, state in listed if not state.startswith("FINISHED") and (state != RUNNING or job in at_work)]
 
     def submit(self, folder: Path) -> str:
         """Hand a job over; returns its id."""
@@ -61,11 +106,16 @@ class Session:
         """FLARE's word for where a job stands, such as RUNNING or FINISHED:COMPLETED."""
         return str(self._do(lambda: self._session.get_job_meta(job))["status"])
 
+    def abort(self, job: str) -> None:
+        """End a job at once, begun or not."""
+        self._do(lambda: self._session.abort_job(job_id(job)))
+
     def command(self, job: str, wanted: Mapping[str, Json]) -> dict[str, Json] | None:
         """Ask the coordinator's job process; None while, or once, there is none."""
+        named = job_id(job)
         try:
             with silent():
-                answer = self._session.do_app_command(job, TOPIC, dict(wanted))
+                answer = self._session.do_app_command(named, TOPIC, dict(wanted))
         except Exception:
             return None
         return answer if isinstance(answer, dict) else None
@@ -84,8 +134,12 @@ class Session:
 
 def _probe(kit: Kit) -> None:
     """FLARE's client tries on for long where nobody listens, and leaves threads behind; so look first."""
-    about: dict[str, Any] = json.loads((kit.path / "startup" / "fed_admin.json").read_text())["admin"]
-    host, port = str(about["host"]), int(about["port"])
+    path = kit.path / "startup" / "fed_admin.json"
+    about: Any = read_json(path, "start-up kit's settings").get("admin")
+    try:
+        host, port = str(about["host"]), int(about["port"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{path} does not say where the coordinator is; ask for the kit again") from error
     try:
         socket.create_connection((host, port), timeout=5).close()
     except OSError as error:

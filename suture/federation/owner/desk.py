@@ -7,23 +7,22 @@ Nothing raised here reaches the coordinator but a code and one sentence without 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from suture.core.storage import Json, make_folder
-from suture.errors import SutureError
+from suture.errors import ConfigError, SutureError
 from suture.federation.owner.run import Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
 from suture.federation.wire.frames import Frame
+from suture.federation.wire.names import run_name
 from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.seam import Audit
 
 log = logging.getLogger(__name__)
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Desk:
@@ -92,8 +91,10 @@ class Desk:
 
     def _open(self, frame: Frame) -> Frame:
         name, terms = frame.text("run"), frame.header.get("terms")
-        if not RUN_NAME.fullmatch(name):
-            raise Refused("the run's name may hold letters, digits, dots and dashes only", Code.MALFORMED)
+        try:
+            run_name(name)
+        except ConfigError as error:
+            raise Refused(str(error), Code.MALFORMED) from error
         if not isinstance(terms, dict):
             raise Refused("a run cannot be opened without terms", Code.TERMS)
         folder = self.home / "runs" / name

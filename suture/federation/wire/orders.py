@@ -12,6 +12,7 @@ from suture.config.strict import strict
 from suture.config.toml import parsed_table
 from suture.core.storage import Json
 from suture.errors import ConfigError
+from suture.federation.wire.names import own_run_name
 from suture.plugins import refuse_spelled
 from suture.runs.execute import robust_for
 from suture.runs.origin import FEDERATION
@@ -54,6 +55,7 @@ class Order:
     """Secure aggregation: the coordinator learns sums of updates only."""
 
     def __post_init__(self) -> None:
+        own_run_name(self.run)
         refuse_spelled({"method": self.method, "dataset": self.dataset, **parsed_table(self.config)})
 
     def as_json(self) -> dict[str, Json]:
