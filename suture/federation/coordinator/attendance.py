@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from suture.core.storage import Json
 from suture.errors import SutureError
+from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.calls import Calls, Failures
 from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.seam import Audit
@@ -36,6 +37,8 @@ class Attendance:
     absent: dict[str, Reason] = field(default_factory=dict)
     banned: set[str] = field(default_factory=set)
     """Owners whose reply was refused: they are not called back."""
+    bindings: Bindings = field(default_factory=Bindings)
+    """Which data each of them began the run with."""
 
     def __post_init__(self) -> None:
         self.absent = dict.fromkeys(self.calls.transport.owners, NOT_OPENED)
@@ -61,7 +64,8 @@ class Attendance:
         owed, self.calls.owed = self.calls.owed, {}  # nothing else can be said to an owner before the run is open there
         good, bad = self.calls.all(dict.fromkeys(wanted, (header, b"")))
         self.calls.owed = owed
-        for owner in good:
+        bad |= (changed := self.bindings.broken(good))
+        for owner in good.keys() - changed:
             if self.absent.pop(owner) != NOT_OPENED:
                 self.audit.note("owner is back", owner=owner, number=number)
         self.stop_if_refused(bad)

@@ -28,6 +28,7 @@ from suture.core.storage import Json, sha256_of_json
 from suture.engines.robust import Robust
 from suture.errors import IntegrityError, SutureError
 from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
+from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.calls import Answers, Calls, Failures, Request
 from suture.federation.coordinator.early_test import EarlyTest
 from suture.federation.coordinator.secure import BegunAhead, SecureAsk
@@ -76,10 +77,12 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         ledger: Ledger | None = None,
         secure: bool = False,
         robust: Robust | None = None,
+        bindings: Bindings | None = None,
     ) -> OwnersCohort[S]:
         """Nobody is called before `restore` or the first iteration."""
         calls = Calls(transport, run, faults or FaultSettings())
-        begun = RunAtCoordinator(method, terms, calls, Attendance(calls, audit), audit, ledger or NoLedger(), task=task)
+        attendance = Attendance(calls, audit, bindings=bindings or Bindings())
+        begun = RunAtCoordinator(method, terms, calls, attendance, audit, ledger or NoLedger(), task=task)
         begun.secure, begun.robust = secure, robust
         return OwnersCohort(begun, transport.owners)
 

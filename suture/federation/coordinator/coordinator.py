@@ -17,6 +17,7 @@ from typing import Any
 from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import StorageError, SutureError
 from suture.federation.coordinator.attendance import OwnersLost
+from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.settling import Settling
 from suture.federation.wire.orders import ORDER, Order
@@ -130,6 +131,7 @@ class Coordinator:
             ledger=ledger,
             secure=self.order.secure,
             robust=robust,
+            bindings=Bindings.of(self.path),
         )
         runner = Runner(method, protocol, task, cohort, ledger, folder, robust=robust)
         if self.stop():

@@ -17,6 +17,7 @@ from suture.core.metrics import metric_for
 from suture.core.storage import LineFile, read_json, read_lines, write_json
 from suture.errors import ConfigError, DataError
 from suture.federation.coordinator.attendance import OwnersLost
+from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.secure import FEWEST
 from suture.federation.wire.description import Description, in_common
@@ -129,6 +130,7 @@ class Settling:
             faults=self.order.faults,
             ledger=RunLedger(lines),
             secure=self.order.secure,
+            bindings=Bindings.of(self.path),
         )
         self.watched(cohort)
         try:

@@ -1,8 +1,8 @@
 """Who answers at the moment: the coordinator's job listens for every owner's pulse, and calls where it hears nothing.
 
 FLARE notices a lost party after half a minute, and one that hangs not at all. Here every answer of an owner counts as a sign
-of life; an owner that has given none for a second is called, in a thread of its own, for nothing but a sign. So a run whose
-rounds take less than a second costs no call, and whoever has not answered for `SILENCE` seconds is named.
+of life; an owner that has given none for a moment is called, in a thread of its own, for nothing but a sign. So a run whose
+rounds are quicker than that costs no call, and whoever has not answered for `SILENCE` seconds is named.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-EVERY = 1.0
+EVERY = 0.75
 """Seconds without a sign after which an owner is called, and between two such calls."""
-PING_SECONDS = 2.0
+PING_SECONDS = 1.5
 """How long such a call waits."""
-SILENCE = 3.5
+SILENCE = 2.5
 """Seconds without a sign after which an owner is called silent: a call went out in them and had time to be answered."""
 
 

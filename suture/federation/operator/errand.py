@@ -55,7 +55,9 @@ def note_job(path: Path, job: str, run: str, kit: Path) -> None:
 @contextmanager
 def followed(path: Path) -> Iterator[None]:
     """Follow the run in this folder, as the only one who does."""
-    with disk_errors("write", path / FOLLOWED), (path / FOLLOWED).open("w") as file:
+    with disk_errors("write", path / FOLLOWED):
+        file = (path / FOLLOWED).open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -83,12 +85,13 @@ def stop_run(errand: Errand, kit: Kit) -> None:
     path, job = errand.path, errand.job
     if read_outcome(path) is not None:
         raise ConfigError(f"{errand.order.run} is finished; there is nothing to stop")
+    waited_for = is_followed(path)
     write_json(path / STOP, {"time": time.time()})
     session = Session(kit)
     try:
         end = time.monotonic() + SECONDS_TO_HEAR
         while job is not None and not session.state(job).startswith("FINISHED"):
-            if session.command(job, {"do": "stop"}) is not None or is_followed(path):
+            if session.command(job, {"do": "stop"}) is not None or waited_for:
                 return
             if job not in session.running() or time.monotonic() > end:
                 session.abort(job)
@@ -96,6 +99,6 @@ def stop_run(errand: Errand, kit: Kit) -> None:
             time.sleep(0.5)
     finally:
         session.close()
-    if not is_followed(path):
+    if not waited_for:
         (path / STOP).unlink(missing_ok=True)
         raise ConfigError(f"{errand.order.run} is not running; `suture federation status` shows what is")

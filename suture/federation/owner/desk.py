@@ -14,6 +14,7 @@ from typing import Any
 
 from suture.core.storage import Json, make_folder
 from suture.errors import ConfigError, SutureError
+from suture.federation.owner.binding import bind
 from suture.federation.owner.run import Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
 from suture.federation.wire.frames import Frame
@@ -35,9 +36,10 @@ class Desk:
         describe: Callable[[], dict[str, Json]],
         agree: Callable[[str, dict[str, Json]], Agreement],
         audit: Audit,
+        fingerprint: Callable[[], str],
     ) -> None:
         self.owner, self.home, self.audit = owner, make_folder(home), audit
-        self._describe, self._agree = describe, agree
+        self._describe, self._agree, self._fingerprint = describe, agree, fingerprint
         self._runs: dict[str, RunAtOwner[Any]] = {}
         self._lock = threading.Lock()
         self._verbs: dict[str, Callable[[Frame], Frame]] = {
@@ -98,6 +100,7 @@ class Desk:
         if not isinstance(terms, dict):
             raise Refused("a run cannot be opened without terms", Code.TERMS)
         folder = self.home / "runs" / name
+        data = bind(folder.parent, name, self._fingerprint())
         if name in self._runs:
             self._runs.pop(name).lines.close()
         agreed = self._agree(name, terms)
@@ -106,7 +109,7 @@ class Desk:
         run.rewind(number)
         self._runs[name] = run
         self.audit.note("opened", run=name, method=agreed.method.name, notes=list(agreed.card.notes))
-        return Frame({"features": agreed.task.features, "answered": run.held[0]})
+        return Frame({"features": agreed.task.features, "answered": run.held[0], "data": data})
 
     def _run(self, frame: Frame) -> RunAtOwner[Any]:
         name = frame.text("run")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.errors import DataError, some_of
 from suture.federation.wire.description import Description
-from suture.graph.data import num_classes
+from suture.graph.data import fingerprint, num_classes
 from suture.graph.shard import load_shard
 from suture.graph.splits import given_masks
 from suture.runs.counting import kind_of
@@ -33,6 +35,15 @@ class Holding:
     def features(self) -> int:
         """F."""
         return int(self.data.x.shape[1])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the graph, of its masks, and of what each node is for: of all that a run reads of it."""
+        digest = hashlib.sha256(fingerprint(self.data).encode())
+        masks = {name: self.data[name] for name in given_masks(self.data)}
+        roles = {} if self.roles is None else {"roles": self.roles}
+        for name, values in (masks | roles).items():
+            digest.update(name.encode() + np.ascontiguousarray(values.numpy()).tobytes())
+        return digest.hexdigest()
 
     def described(self) -> Description:
         """What everybody must know of it."""

@@ -94,7 +94,15 @@ class Owner:
 
     def desk(self) -> Desk:
         """What answers the coordinator."""
-        return Desk(self.name, self.home, self.describe, self.agree, self.audit)
+        return Desk(self.name, self.home, self.describe, self.agree, self.audit, self.fingerprint)
+
+    def fingerprint(self) -> str:
+        """Of the owner's data, as they are before any run."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self.holding.fingerprint()
 
     def describe(self) -> dict[str, Json]:
         """What everybody must know before a run."""

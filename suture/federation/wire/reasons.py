@@ -31,6 +31,8 @@ class Code(StrEnum):
     """The owner's policy forbids it."""
     BUDGET = "budget"
     """It would cost more than the owner's policy allows all runs together."""
+    CHANGED = "changed"
+    """An owner's data are not those with which it began the run."""
     SECRECY = "secrecy"
     """It would tell what secure aggregation hides."""
     FAILED = "failed"
