@@ -4,6 +4,7 @@
     EngineCohort   the same as a run sees them                           given to runs
     CohortBase     what cohorts of every engine do alike                 for engines to build on
     Ledger         whoever writes down what was sent                     given to engines
+    WireLedger     the same where more than messages is sent             given to the engine between owners
     Transport      whatever carries bytes between parties                given to the engine between owners
     Audit          whoever writes down what was accepted and refused     given to the same
 
@@ -12,7 +13,7 @@ Nothing here knows a method, a graph or a network; types that do are named for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -172,11 +173,21 @@ class Ledger(Protocol):
         """One message to or from each client in `message.ids`."""
 
 
+class WireLedger(Ledger, Protocol):
+    """The same between owners, where there is more to write down than messages."""
+
+    def record_bytes(self, number: int, step: str, direction: str, sizes: Mapping[str, int], kind: str) -> None:
+        """So many bytes to or from each client that are no message, such as keys; all of them are of one kind."""
+
+
 class NoLedger:
     """Nobody writes anything down."""
 
     def record(self, number: int, step: str, direction: str, message: Message) -> None:
         """Ignore it."""
+
+    def record_bytes(self, number: int, step: str, direction: str, sizes: Mapping[str, int], kind: str) -> None:
+        """Ignore them."""
 
 
 class Transport(Protocol):

@@ -100,6 +100,31 @@ def owner_ledger(
     kits.show_ledger(kit, run)
 
 
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Check that no line was changed, dropped or cut off, and print the last one's hash")
+]
+
+
+@command(owner_app, "audit", "suture owner audit kits/clinic-a", "suture owner audit kits/clinic-a --verify")
+def owner_audit(kit: opt.KitFolder, verify: Verify = False) -> None:
+    """Show this owner's audit log: what was opened, refused, lost and finished.
+
+    Every line holds a hash of all before it, and every finished run the hash of the line it ended with. A log that was
+    changed or cut off is named with its line; the exit code is 2.
+    """
+    from suture.commands import auditing
+
+    auditing.show(kit, "owner", verify)
+
+
+@command(coordinator_app, "audit", "suture coordinator audit kits/coordinator --verify")
+def coordinator_audit(kit: opt.KitFolder, verify: Verify = False) -> None:
+    """Show the coordinator's audit log, or check it as `suture owner audit` does."""
+    from suture.commands import auditing
+
+    auditing.show(kit, "coordinator", verify)
+
+
 @command(
     federation_app,
     "run",

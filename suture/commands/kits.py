@@ -95,8 +95,12 @@ def predict(path: Path, run: str | None, out: Path | None) -> None:
 def show_ledger(path: Path, run: str | None) -> None:
     """What has left this owner, by run, step and field; then its audit log."""
     kit = engine().kits.Kit.read(path, "owner")
+    from suture.commands import auditing
     from suture.federation.audit import AUDIT, read_audit
+    from suture.federation.wire.names import run_name
 
+    if run is not None:
+        run_name(run)
     runs = kit.path / HOME / "runs"
     # A run's census is kept beside it, as RUN.census.
     wanted = ["*"] if run is None else [f"{run}.census", run]
@@ -118,12 +122,8 @@ def show_ledger(path: Path, run: str | None) -> None:
             shown.add(step)
         screen.print(console.titled(f"sent in {file.parent.name}", table))
         screen.print()
-    events = console.grid("time", "event", "details")
-    for line in read_audit(kit.path / HOME / AUDIT):
-        if run is None or line.get("run") in wanted:
-            details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
-            events.add_row(str(line["time"]), str(line["event"]), details)
-    screen.print(console.titled("audit", events))
+    noted = [line for line in read_audit(kit.path / HOME / AUDIT) if run is None or line.get("run") in wanted]
+    screen.print(console.titled("audit", auditing.events(noted)))
 
 
 def status(path: Path) -> None:

@@ -53,6 +53,10 @@ class Kind(StrEnum):
     """Training losses."""
     SCORES = "scores"
     """Accuracies and the like."""
+    SEALED = "sealed"
+    """What secure aggregation hides: of these words only the sum over clients can be opened."""
+    KEYS = "keys"
+    """Public keys and encrypted shares, from which nothing of the data follows."""
 
 
 UNDECLARED = "undeclared"

@@ -19,7 +19,7 @@ from suture.errors import IntegrityError
 EVALUATION_STEP = "evaluate"
 ENVELOPE = "envelope"
 LEDGER = "ledger.jsonl"
-NOT_FROM_DATA = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.SIGNATURES, ENVELOPE})
+NOT_FROM_DATA = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.SIGNATURES, Kind.KEYS, ENVELOPE})
 """Under DP-SGD these depend on a client's data through trained weights alone, so its guarantee covers them."""
 
 

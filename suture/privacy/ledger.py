@@ -52,6 +52,13 @@ class RunLedger:
             }
             self._write(line)
 
+    def record_bytes(self, number: int, step: str, direction: str, sizes: Mapping[str, int], kind: str) -> None:
+        """So many bytes to or from each client that are no message, such as keys; all of them are of one kind."""
+        self.totals[direction] += sum(sizes.values())
+        for client, size in sizes.items():
+            line: dict[str, object] = {"ask": number, "step": step, "direction": direction, "clients": [client]}
+            self._write({**line, "bytes": [size], "fields": {kind: [size]}, "kinds": {kind: size}})
+
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Lines of another ledger, as if they had been recorded here."""
         for line in lines:

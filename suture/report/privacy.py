@@ -9,16 +9,23 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from suture.core.message import Kind
 from suture.errors import IntegrityError
 from suture.method import Method
 from suture.privacy.accountant import Bound, ClientFacts, Guarantee, account, worst_of
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, read_disclosure
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, byte_size, count
-from suture.runs.folder import FACTS, is_comparison, place_of, read_facts, read_plan
+from suture.runs.folder import FACTS, is_comparison, place_of, read_asked, read_facts, read_plan
+from suture.runs.origin import FEDERATION
 
 MOST_CLIENTS = 30
 NONE_AT_ALL = "No guarantee: what clients send is neither blurred nor thinned out, so nobody can say how much it tells."
+
+KNOWN_TO_OWNERS = (
+    "Each owner keeps the account of its own budget (suture owner ledger KIT): how many of its nodes train, from which "
+    "epsilon follows, it tells nobody."
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +38,17 @@ class RunPrivacy:
     clients: tuple[str, ...]
     guarantees: tuple[Guarantee, ...]
     disclosure: Disclosure
+    by_owners: bool = False
+    """A run between owners: what accounts need to know of them is known to them alone."""
 
     @property
     def weakest(self) -> Guarantee | None:
         """The guarantee of the least protected client."""
         return worst_of(self.guarantees)
+
+    def without_words(self) -> str:
+        """What is said where there is no account."""
+        return KNOWN_TO_OWNERS if self.by_owners and self.method.mechanisms() else NONE_AT_ALL
 
     def as_json(self) -> dict[str, object]:
         """For --json."""
@@ -44,7 +57,7 @@ class RunPrivacy:
             "run": self.run,
             "method": self.method.name,
             "seed": self.seed,
-            "in_words": weakest.in_words() if weakest else NONE_AT_ALL,
+            "in_words": weakest.in_words() if weakest else self.without_words(),
             "guarantees": [guarantee.as_json() for guarantee in self.guarantees],
             "disclosure": [flow.as_json() for flow in self.disclosure.flows()],
             "bytes_left": {client: self.disclosure.of_client(client) for client in self.clients},
@@ -61,6 +74,10 @@ def read_privacy(path: Path, delta: float) -> list[RunPrivacy]:
 
 
 def _read_run(path: Path, method: Method[Any, Any], seed: int, delta: float) -> RunPrivacy:
+    if read_asked(path).engine == FEDERATION:
+        sent = read_disclosure(path)
+        clients = dict.fromkeys(client for _, direction, _, client in sent.bytes if direction == "up")
+        return RunPrivacy(str(path), method, seed, tuple(clients), (), sent, by_owners=True)
     try:
         facts = [ClientFacts.from_json(client) for client in read_facts(path)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -78,7 +95,7 @@ def privacy_report(runs: list[RunPrivacy]) -> Group:
 def _run(run: RunPrivacy) -> Group:
     parts: list[RenderableType] = [Text(f"{run.run}: {run.method.name}, seed {run.seed}", style="bold"), Text()]
     if not run.guarantees:
-        parts += [Text(NONE_AT_ALL), Text()]
+        parts += [Text(run.without_words()), Text()]
     for mechanism in dict.fromkeys(guarantee.mechanism for guarantee in run.guarantees):
         parts += _mechanism([guarantee for guarantee in run.guarantees if guarantee.mechanism == mechanism])
     return Group(*parts, _disclosed(run.disclosure), Text(), Text(_footnote(run.disclosure)))
@@ -127,7 +144,9 @@ def _disclosed(disclosure: Disclosure) -> RenderableType:
 
 def _footnote(disclosure: Disclosure) -> str:
     envelope = sum(flow.bytes for flow in disclosure.flows() if flow.kind == ENVELOPE)
-    return f"Names and shapes around it: {byte_size(envelope)}. What comes down is made of what other clients sent up."
+    sealed = any(flow.kind == Kind.SEALED for flow in disclosure.flows())
+    sums = " Of what is sealed, only sums over clients were opened." if sealed else ""
+    return f"Names and shapes around it: {byte_size(envelope)}. What comes down is made of what other clients sent up.{sums}"
 
 
 def _several(runs: list[RunPrivacy]) -> Group:

@@ -20,7 +20,16 @@ from suture.report.text import NOTHING, byte_size, duration, listed, percent, sc
 from suture.runs import origin
 from suture.runs.appraisal import POOLED, Evaluation
 from suture.runs.comparison import Comparison
-from suture.runs.folder import is_comparison, manifest_of, place_of, read_evaluation, read_notes, read_outcome, read_plan
+from suture.runs.folder import (
+    is_comparison,
+    manifest_of,
+    place_of,
+    read_asked,
+    read_evaluation,
+    read_notes,
+    read_outcome,
+    read_plan,
+)
 from suture.runs.outcome import Outcome
 from suture.runs.plan import Plan
 
@@ -76,7 +85,8 @@ def _run(path: Path, made: Plan) -> Group:
         parts += [comparison_report(Comparison((outcome,)).rows(), made, outcome.clients), *warned([outcome]), Text()]
     else:
         whole = path.parent if is_comparison(path.parent) else path
-        parts += [Text(f"Not finished; continue with: suture resume {whole}"), Text()]
+        resume = "suture federation resume" if read_asked(path).engine == origin.FEDERATION else "suture resume"
+        parts += [Text(f"Not finished; continue with: {resume} {whole}"), Text()]
     if curve.rounds:
         parts.append(Text(f"Learning curve, rounds {curve.rounds[0]} to {curve.rounds[-1]}", style="bold"))
     for name, values in (("validation", curve.validation), ("test", curve.test)):

@@ -31,8 +31,10 @@ from suture.federation.flare.session import Session, wait_until
 pytestmark = pytest.mark.federation
 LONG = 4000
 """Rounds of a run that nobody waits for."""
+PATIENCE = 900.0
+"""Seconds for what takes as long as it takes."""
 SECONDS = float(os.environ.get("SUTURE_NAMED_WITHIN", "15"))
-"""A machine that is shared with others may take longer than the five seconds that are the aim; `-s` prints how long it was."""
+"""Five are the aim; a machine that is shared with others may take longer. `-s` prints how long it was."""
 
 
 def made(rounds: int):
@@ -69,7 +71,7 @@ class Screen:
                     return self.lines[-1]
         return None
 
-    def ends(self, seconds: float = 120) -> int:
+    def ends(self, seconds: float = 900) -> int:
         code = self.command.wait(seconds)
         self.says("^$", 1)
         return code
@@ -132,7 +134,7 @@ def frozen(parties: Loopback, owner: str) -> Callable[[], None]:
 def test_stop_ends_the_run_and_whoever_waits_for_it(parties: Loopback, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(parties, out) as screen:
-        assert wait_until(lambda: in_round(parties, out), 120), screen.text
+        assert wait_until(lambda: in_round(parties, out), PATIENCE), screen.text
         code, said = parties.run("federation", "stop", str(out))
         assert code == 0 and "stopping" in said
         assert screen.ends() == 2, screen.text
@@ -146,14 +148,14 @@ def test_stop_ends_the_run_and_whoever_waits_for_it(parties: Loopback, tmp_path:
 def test_a_killed_owner_is_named_at_once_and_stop_ends_the_waiting(parties: Loopback, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(parties, out) as screen:
-        assert wait_until(lambda: in_round(parties, out), 120), screen.text
+        assert wait_until(lambda: in_round(parties, out), PATIENCE), screen.text
         parties.kill("client-01")
         killed = time.monotonic()
         assert screen.says("client-01 gives no sign of life", SECONDS), screen.text
         print(f"a killed owner was named after {time.monotonic() - killed:.1f} s")
         said = status(parties)
         assert state_of(said, "client-01").startswith("not connected") and state_of(said, "client-00") == "connected"
-        assert screen.says("waiting for client-01", 120), screen.text
+        assert screen.says("waiting for client-01", PATIENCE), screen.text
         assert screen.command.poll() is None, "run waits for a lost owner"
         code, said = parties.run("federation", "stop", str(out))
         assert code == 0, said
@@ -165,7 +167,7 @@ def test_a_killed_owner_is_named_at_once_and_stop_ends_the_waiting(parties: Loop
 def test_a_hung_owner_is_named_and_is_not_back_before_it_is(parties: Loopback, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(parties, out, 600, "--patience", "1") as screen:
-        assert wait_until(lambda: in_round(parties, out), 120), screen.text
+        assert wait_until(lambda: in_round(parties, out), PATIENCE), screen.text
         wake = frozen(parties, "client-02")
         try:
             hung = time.monotonic()
@@ -176,7 +178,7 @@ def test_a_hung_owner_is_named_and_is_not_back_before_it_is(parties: Loopback, t
             assert screen.command.poll() is None, "run waits for an owner that hangs"
         finally:
             wake()
-        assert screen.ends(300) == 0, screen.text
+        assert screen.ends() == 0, screen.text
     lines = (out / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == list(range(1, 601))
 
@@ -184,7 +186,7 @@ def test_a_hung_owner_is_named_and_is_not_back_before_it_is(parties: Loopback, t
 def test_an_owner_restarted_on_other_data_is_named(parties: Loopback, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(parties, out) as screen:
-        assert wait_until(lambda: in_round(parties, out), 120), screen.text
+        assert wait_until(lambda: in_round(parties, out), PATIENCE), screen.text
         parties.run("federation", "stop", str(out))
         assert screen.ends() == 2
     parties.kill("client-00")
@@ -210,7 +212,7 @@ def test_an_order_whose_name_is_a_path_is_refused_and_audited(parties: Loopback,
     session = Session(parties.kit("operator"), timeout=60)
     try:
         number = session.submit(job)
-        assert wait_until(lambda: session.state(number).startswith("FINISHED"), 240)
+        assert wait_until(lambda: session.state(number).startswith("FINISHED"), PATIENCE)
         assert session.state(number) != "FINISHED:COMPLETED"
     finally:
         session.close()
@@ -222,7 +224,7 @@ def test_an_order_whose_name_is_a_path_is_refused_and_audited(parties: Loopback,
 def test_jobs_of_a_killed_coordinator_are_not_shown(parties: Loopback, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(parties, out) as screen:
-        assert wait_until(lambda: in_round(parties, out), 120), screen.text
+        assert wait_until(lambda: in_round(parties, out), PATIENCE), screen.text
         parties.kill("coordinator")
         assert screen.ends() == 2 and "federation resume" in screen.text
     parties.start("coordinator")

@@ -30,6 +30,7 @@ from suture.errors import IntegrityError, SutureError
 from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
 from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.calls import Answers, Calls, Failures, Request
+from suture.federation.coordinator.counted import counted
 from suture.federation.coordinator.early_test import EarlyTest
 from suture.federation.coordinator.secure import BegunAhead, SecureAsk
 from suture.federation.wire.checks import Expectations, check_finite
@@ -39,7 +40,9 @@ from suture.federation.wire.reasons import BadReply, Reason, Unreachable
 from suture.federation.wire.signatures import read, signature, wire_types
 from suture.federation.wire.transcript import Purpose
 from suture.method import Clients, Method, Scores, Task
-from suture.seam import Audit, Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, Transport, V
+from suture.seam import Audit, Cohort, CohortBase, Common, M, NoLedger, R, S, Transport, V, WireLedger
+
+HASH_LENGTH = 64
 
 
 @dataclass
@@ -51,7 +54,7 @@ class RunAtCoordinator(Common, Generic[S]):
     calls: Calls
     attendance: Attendance
     audit: Audit
-    ledger: Ledger
+    ledger: WireLedger
     base: int = 0
     secure: bool = False
     begun_ahead: BegunAhead = field(default_factory=BegunAhead)
@@ -74,7 +77,7 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         audit: Audit,
         *,
         faults: FaultSettings | None = None,
-        ledger: Ledger | None = None,
+        ledger: WireLedger | None = None,
         secure: bool = False,
         robust: Robust | None = None,
         bindings: Bindings | None = None,
@@ -163,7 +166,8 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
         may_drop = run.calls.faults.on_loss == "continue"
         purpose = Purpose(run.calls.run, sha256_of_json(run.terms), run.asked)
-        asking = SecureAsk(run.calls.each, message.ids, purpose, run.base, step, run.round, may_drop, run.begun_ahead)
+        call = counted(run.calls.each, run.ledger, run.calls.run, step)
+        asking = SecureAsk(call, message.ids, purpose, run.base, step, run.round, may_drop, run.begun_ahead)
         test = run.early.due(run.asked) if self._is_everybody() else None
         if test is not None:
             asking.along = partial(self._request, "evaluate", run.method.evaluate.__name__, test)
@@ -179,7 +183,6 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         if asking.lost:
             self._miss(asking.lost)
         check_finite(reply)
-        run.ledger.record(run.asked, step, "up", reply)
         return reply
 
     def _joined(self, replies: Mapping[str, Message]) -> Message:
@@ -287,7 +290,9 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         here = run.attendance.here(self._ids)
         header: dict[str, Json] = {"verb": "finish", "number": run.asked}
         bodies = {owner: deployed.select([owner]).pack() if deployed is not None else b"" for owner in here}
-        _, bad = run.calls.all({owner: (header, bodies[owner]) for owner in here})
+        good, bad = run.calls.all({owner: (header, bodies[owner]) for owner in here})
+        for owner, frame in good.items():
+            run.audit.note("owner has its model", run=run.calls.run, owner=owner, audit=_told_head(frame))
         for owner, why in reasons(bad).items():
             run.audit.note("owner did not take its model", owner=owner, **why.as_json())
         if bad and run.calls.faults.on_loss == "wait":
@@ -296,6 +301,14 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
     def close(self) -> None:
         """End the threads."""
         self._common.calls.close()
+
+
+def _told_head(frame: Frame) -> Json:
+    """What an owner says its audit log ended with: it cannot deny the lines before that any more."""
+    told = frame.header.get("audit")
+    chain, lines = (told.get("chain"), told.get("lines")) if isinstance(told, dict) else (None, None)
+    known = isinstance(chain, str) and len(chain) == HASH_LENGTH and type(lines) is int
+    return {"lines": lines, "chain": chain} if known else None
 
 
 def _answering(owner: str, frame: Frame, number: int, reply: Message) -> Message:

@@ -16,6 +16,7 @@ from typing import Any
 
 from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import StorageError, SutureError
+from suture.federation.audit import AuditLog
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.cohort import OwnersCohort
@@ -32,7 +33,7 @@ from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_pl
 from suture.runs.loop import Interrupted, Runner
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
-from suture.seam import Audit, Transport
+from suture.seam import Transport
 from suture.settings import Protocol
 
 SETTINGS = "coordinator.json"
@@ -68,7 +69,7 @@ class Coordinator:
     order: Order
     path: Path
     transport: Transport
-    audit: Audit
+    audit: AuditLog
     stop: Callable[[], bool] = lambda: False
     door: Callable[[], Methods] = lambda: DOOR
     """The methods it has; looked for when they are needed, so that one that is gone is the run's failure, not the job's."""
@@ -162,8 +163,9 @@ class Coordinator:
         """What `suture federation status` shows."""
         absent = self.cohort.absent if self.cohort else {}
         lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
+        head = self.audit.head().as_json() if state != State.RUNNING else None
         self.status = Status(
-            self.order.run, self.order.method, state, time.time(), tick=self.tick, absent=lost, reason=reason
+            self.order.run, self.order.method, state, time.time(), tick=self.tick, absent=lost, reason=reason, audit=head
         )
         if state != State.RUNNING:
             self.path.mkdir(parents=True, exist_ok=True)

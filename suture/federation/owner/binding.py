@@ -1,7 +1,8 @@
 """Binds an owner to the data with which it has opened a run: a run does not go on with other data without a word.
 
-The coordinator is told an HMAC of the data under a random key that stays here, one for each run. So it can tell that the data
-are those of before, and nothing else: not what they are, though it may have a guess, nor whether another run had the same.
+The coordinator is told an HMAC of the data under a random key that stays here, one for each run. So it can tell that the
+data are those of before, and nothing else: not what they are, though it may have a guess, nor whether
+another run had the same.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from suture.core.storage import Json, make_folder
+from suture.core.storage import Json, make_folder, read_json, write_json
 from suture.errors import ConfigError, SutureError
+from suture.federation.audit import HEAD, AuditLog
 from suture.federation.owner.binding import bind
-from suture.federation.owner.run import Agreement, RunAtOwner
+from suture.federation.owner.run import FINISHED, Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.names import run_name
 from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.privacy.disclosure import EVALUATION_STEP
-from suture.seam import Audit
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +35,20 @@ class Desk:
         home: Path,
         describe: Callable[[], dict[str, Json]],
         agree: Callable[[str, dict[str, Json]], Agreement],
-        audit: Audit,
+        audit: AuditLog,
         fingerprint: Callable[[], str],
     ) -> None:
         self.owner, self.home, self.audit = owner, make_folder(home), audit
         self._describe, self._agree, self._fingerprint = describe, agree, fingerprint
         self._runs: dict[str, RunAtOwner[Any]] = {}
         self._lock = threading.Lock()
+        self._sealing = Sealing(owner, self.home, self._run, audit).verbs
         self._verbs: dict[str, Callable[[Frame], Frame]] = {
             "describe": lambda frame: Frame(self._describe()),
             "open": self._open,
             "ask": self._ask,
             "evaluate": self._evaluate,
-            **Sealing(owner, self.home, self._run, audit).verbs,
+            **self._sealing,
             "retain": self._retain,
             "finish": self._finish,
         }
@@ -72,7 +73,10 @@ class Desk:
             verb = frame.text("verb")
             if verb not in self._verbs:
                 raise Refused(f"{verb!r} is nothing this owner can be asked for", Code.UNDECLARED)
-            return self._verbs[verb](frame)
+            answer = self._verbs[verb](frame)
+            if verb in self._sealing:
+                self._run(frame).record_keys(frame.number("number"), verb, answer.header_bytes)
+            return answer
         except SutureError as error:
             return self._refusal("refused", Reason.of(error), details)
         except Exception as error:
@@ -139,4 +143,7 @@ class Desk:
         run = self._run(frame)
         run.finish(frame.number("number"), frame.body)
         self.audit.note("finished", run=run.name, sent_bytes=run.ledger.totals["up"])
-        return Frame({"finished": True})
+        # Kept with the run and told to the coordinator: a log that is cut afterwards is found out.
+        head = self.audit.head().as_json()
+        write_json(run.folder / FINISHED, {**read_json(run.folder / FINISHED, "record of a run"), HEAD: head})
+        return Frame({"finished": True, HEAD: head})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.message import Message, Model, Nothing
+from suture.core.message import Kind, Message, Model, Nothing
 from suture.core.metrics import metric_for
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
 from suture.core.streams import Streams
@@ -159,6 +159,11 @@ class RunAtOwner(Generic[S]):
     def record(self, number: int, step: str, reply: Message) -> None:
         """Write down what leaves, before it does."""
         self.ledger.record(number, step, "up", reply)
+        self.lines.flush()
+
+    def record_keys(self, number: int, verb: str, size: int) -> None:
+        """Write down what secure aggregation sends beside the sealed words."""
+        self.ledger.record_bytes(number, verb, "up", {self.agreed.graph.ids[0]: size}, Kind.KEYS)
         self.lines.flush()
 
     def rewind(self, number: int) -> None:

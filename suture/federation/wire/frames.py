@@ -40,6 +40,11 @@ class Frame:
         header = json.dumps(self.header, separators=(",", ":")).encode()
         return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, self.body])
 
+    @property
+    def header_bytes(self) -> int:
+        """How large the header travels."""
+        return len(json.dumps(self.header, separators=(",", ":")).encode())
+
     @staticmethod
     def unpack(data: bytes) -> Frame:
         """From bytes, or a refusal."""

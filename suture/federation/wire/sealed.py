@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from suture.core.message import Message
+from suture.core.message import Kind, Message
 from suture.core.packing import DTYPES
 from suture.core.storage import Json
 from suture.errors import IntegrityError, SutureError
@@ -35,7 +36,7 @@ SUM = ("sum",)
 class Sealed(Message):
     """What an owner sends under secure aggregation: `words` int64 [1, n], uniformly random to whoever lacks the others'."""
 
-    words: Tensor
+    words: Annotated[Tensor, Kind.SEALED]
 
 
 def summed_shape(reply: Message) -> MessageShape:
