@@ -336,8 +336,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complaint = sentence(error)
         if complaint is None or os.environ.get(DEBUG):
             raise
+        from suture.report.console import cleaned, shortened
+
         with contextlib.suppress(OSError):
-            print(f"suture: {complaint}", file=sys.stderr)
+            print(f"suture: {cleaned(shortened(complaint))}", file=sys.stderr)
         return REFUSED
     return int(code or 0)
 

@@ -37,5 +37,5 @@ def events(lines: list[dict[str, Json]]) -> Table:
     table = console.grid("time", "event", "details")
     for line in lines:
         details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
-        table.add_row(str(line.get("time")), str(line.get("event")), details)
+        table.add_row(*(console.shortened(text) for text in (str(line.get("time")), str(line.get("event")), details)))
     return table

@@ -276,4 +276,6 @@ def _schema(path: Path) -> Schema:
 
 
 def _print(summary: Summary) -> None:
-    typer.echo(summary.text())
+    from suture.report.console import cleaned
+
+    typer.echo(cleaned(summary.text()))

@@ -27,6 +27,8 @@ def parsed_table(text: str) -> Table:
     """What a file's text says."""
     try:
         return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError("is not valid TOML: its values lie too deep in one another") from None
     except ValueError as problem:
         raise ConfigError(f"is not valid TOML: {problem}") from None
 
@@ -49,7 +51,7 @@ def parsed(text: str) -> object:
     """The value that `--set` gives; a bare word that is not TOML is a string."""
     try:
         table = tomllib.loads(f"value = {text}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     value: object = table["value"]
     # A line break in the text would smuggle in further keys; no setting is a date.

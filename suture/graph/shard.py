@@ -42,6 +42,7 @@ MOST_FEATURES = 10_000_000
 DENSEST = 1100
 """Bytes that deflate can make of one, and a few more; who promises more of a zip file lies."""
 UNREADABLE = (
+    RecursionError,
     safetensors.SafetensorError,
     zipfile.BadZipFile,
     zlib.error,

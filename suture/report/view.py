@@ -13,7 +13,7 @@ from suture.core.metrics import AUTO, Metric
 from suture.graph.cut import load_manifest
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.report.assessment import assessment_report
-from suture.report.console import grid, titled
+from suture.report.console import grid, shortened, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report, metric_of, warned
 from suture.report.text import NOTHING, byte_size, duration, listed, percent, score, sparkline, three_digits
@@ -102,7 +102,7 @@ def _run(path: Path, made: Plan) -> Group:
 def _notes(run: Path) -> list[RenderableType]:
     """What was dropped or assumed of the graph, if the run says so."""
     notes = read_notes(run)
-    lines = [Text(f"  {note}") for note in notes]
+    lines = [Text(f"  {shortened(note)}") for note in notes]
     return [Text(), Text("What was dropped or assumed of the graph", style="bold"), *lines] if notes else []
 
 

@@ -130,7 +130,7 @@ def load_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:
             for key in file.keys():  # noqa: SIM118 - not a dictionary
                 client, _, name = key.partition("/")
                 models.setdefault(client, {})[name] = file.get_tensor(key).unsqueeze(0)
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is not a model written by Suture, or it is damaged; train it again") from error
     return models, description
 
@@ -150,5 +150,5 @@ def load_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
             layout = json.loads((file.metadata() or {})["suture"])
             tensors = {name: file.get_tensor(name) for name in layout["tensors"]}
             return Stored(tuple(layout["ids"]), dict(layout["scalars"]), tensors).as_record(kind)
-    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{path} is not what a run wrote, or it is damaged; train it again") from error

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ class Coordinator:
         """What `suture federation status` shows."""
         absent = self.cohort.absent if self.cohort else {}
         lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
-        head = self.audit.head().as_json() if state != State.RUNNING else None
+        head = asdict(self.audit.head()) if state != State.RUNNING else None
         self.status = Status(
             self.order.run, self.order.method, state, time.time(), tick=self.tick, absent=lost, reason=reason, audit=head
         )

@@ -178,7 +178,7 @@ def load_policy(path: Path, door: Methods = DOOR) -> Policy:
         text = path.read_bytes()
     try:
         content = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"the policy {path} is not valid TOML: {error}") from error
     hint = content.pop("privacy", None)
     policy = strict(Policy, content, "policy")

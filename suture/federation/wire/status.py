@@ -43,7 +43,7 @@ class Status:
     """Owners that are lost at the moment."""
     reason: Reason | None = None
     """Why the leg ended early."""
-    audit: Mapping[str, Json] | None = None
+    audit: Mapping[str, int | str] | None = None
     """What the coordinator's audit log ended with when the leg did: how many lines, and the last one's hash."""
 
     def as_json(self) -> dict[str, Json]:
