@@ -192,7 +192,9 @@ def test_an_owner_restarted_on_other_data_is_named(parties: Loopback, tmp_path: 
     parties.kill("client-00")
     shard, other = (parties.shards / f"{name}.safetensors" for name in ("client-00", "other"))
     shard.rename(other)
-    write_shards(planned("fedavg", 3, dataset="csbm:nodes=240,features=40,words_per_node=8,homophily=0.5"), tmp_path / "others")
+    write_shards(
+        planned("fedavg", 3, dataset="csbm:nodes=240,features=40,words_per_node=8,homophily=0.5"), tmp_path / "others"
+    )
     (tmp_path / "others" / "client-00.safetensors").rename(shard)
     try:
         parties.start("client-00")
