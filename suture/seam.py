@@ -206,3 +206,6 @@ class Audit(Protocol):
 
     def note(self, event: str, **details: Json) -> None:
         """One line."""
+
+    def head(self) -> dict[str, int | str]:
+        """What it ends with now: how many `lines`, and the last one's hash, `chain`."""

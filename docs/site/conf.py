@@ -62,7 +62,7 @@ CHAPTERS = {
     "Your data": ["own-data", "assess", "predict", "metrics"],
     "Use": ["data", "partitions", "protocols", "results", "performance"],
     "Methods": ["fedsage", "feddep", "fedpub", "fedggr", "fedgls"],
-    "Between owners": ["federation", "privacy"],
+    "Between owners": ["federation", "privacy", "threat-model"],
     "Develop": ["add-a-method", "architecture"],
 }
 

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from suture.core.chained import CHAIN, START, ChainedFile, Line, link
@@ -42,10 +42,6 @@ class Head:
     lines: int
     chain: str
 
-    def as_json(self) -> dict[str, Json]:
-        """For the record of a run."""
-        return asdict(self)
-
 
 class AuditLog:
     """Appends lines; several processes of a party can share the file."""
@@ -65,14 +61,14 @@ class AuditLog:
                 self._begin_anew()
                 self._file.append(line)
 
-    def head(self) -> Head:
-        """What the log ends with now."""
+    def head(self) -> dict[str, int | str]:
+        """What the log ends with now, for the record of a run: the fields of a `Head`."""
         try:
             lines = self._file.verified()
         except IntegrityError:
             self._begin_anew()
             lines = self._file.verified()
-        return Head(len(lines), chains(lines)[-1])
+        return {"lines": len(lines), "chain": chains(lines)[-1]}
 
     def _line(self, event: str, details: Mapping[str, Json]) -> Line:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -160,7 +160,7 @@ def test_the_end_of_a_run_holds_the_head_of_the_audit_logs(shards: Path, tmp_pat
     home = tmp_path / "owners" / "client-00"
     kept = json.loads((home / "runs" / "run" / "finished.json").read_text())["audit"]
     head, _ = verify_audit(home)
-    assert kept == head.as_json()
+    assert kept == asdict(head)
     lines = [json.loads(line) for line in (tmp_path / AUDIT).read_text().splitlines()]
     told = {line["owner"]: line["audit"] for line in lines if line["event"] == "owner has its model"}
     assert told["client-00"] == kept and set(told) == set(OWNERS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +143,31 @@ def test_every_file_of_a_kit_may_be_junk(party: str, junk: str, kits: Path, caps
             path.write_bytes(before)
 
 
+@pytest.mark.parametrize("junk", [*JUNK, "missing"])
+def test_a_party_does_not_start_on_settings_that_are_junk(
+    junk: str, kits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "execv", lambda *command: pytest.fail("it would have started"))
+    for name in ("resources", "authorization", "log_config"):
+        path = kits / "coordinator" / "local" / f"{name}.json.default"
+        before = path.read_bytes()
+        path.unlink()
+        if junk != "missing":
+            path.write_bytes(JUNK[junk])
+        capsys.readouterr()
+        code = "would start"
+        try:
+            code = main(["coordinator", "start", str(kits / "coordinator")])
+        except pytest.fail.Exception:
+            # Rights are replaced whole, so what is in that file does not matter as long as it is an object.
+            assert (name, junk) == ("authorization", "long")
+            path.write_bytes(before)
+            continue
+        said = capsys.readouterr().err.splitlines()
+        assert code == 2 and len(said) <= 2 and len(said[-1]) < 10_000, said
+        path.write_bytes(before)
+
+
 NAMES = ["../escaped", "/tmp/escaped", "a/b", "..", ".hidden", "", "a" * 200, "a\x00b", "a\nb", "RUN.census", "ä", 7, None]
 
 
@@ -221,8 +248,8 @@ def test_a_log_whose_end_is_cut_is_not_that_of_its_runs(tmp_path: Path) -> None:
     path = log_of(tmp_path)
     head = AuditLog(path, "a").head()
     (tmp_path / "runs" / "r").mkdir(parents=True)
-    (tmp_path / "runs" / "r" / "finished.json").write_text(json.dumps({"audit": head.as_json()}))
-    assert verify_audit(tmp_path)[0] == head
+    (tmp_path / "runs" / "r" / "finished.json").write_text(json.dumps({"audit": head}))
+    assert asdict(verify_audit(tmp_path)[0]) == head
     whole = path.read_bytes()
     path.write_bytes(b"\n".join([*whole.split(b"\n")[:4], b""]))
     with pytest.raises(SutureError, match="it has 4 lines and had 6"):

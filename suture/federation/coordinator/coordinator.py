@@ -10,13 +10,12 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import StorageError, SutureError
-from suture.federation.audit import AuditLog
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.cohort import OwnersCohort
@@ -33,7 +32,7 @@ from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_pl
 from suture.runs.loop import Interrupted, Runner
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
-from suture.seam import Transport
+from suture.seam import Audit, Transport
 from suture.settings import Protocol
 
 SETTINGS = "coordinator.json"
@@ -69,7 +68,7 @@ class Coordinator:
     order: Order
     path: Path
     transport: Transport
-    audit: AuditLog
+    audit: Audit
     stop: Callable[[], bool] = lambda: False
     door: Callable[[], Methods] = lambda: DOOR
     """The methods it has; looked for when they are needed, so that one that is gone is the run's failure, not the job's."""
@@ -163,7 +162,7 @@ class Coordinator:
         """What `suture federation status` shows."""
         absent = self.cohort.absent if self.cohort else {}
         lost = {name: why for name, why in absent.items() if why.code != Code.NOT_OPENED}
-        head = asdict(self.audit.head()) if state != State.RUNNING else None
+        head = self.audit.head() if state != State.RUNNING else None
         self.status = Status(
             self.order.run, self.order.method, state, time.time(), tick=self.tick, absent=lost, reason=reason, audit=head
         )

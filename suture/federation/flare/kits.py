@@ -10,7 +10,6 @@ Imported by commands that do not wait for torch.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -29,7 +28,7 @@ from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
 from suture.core.storage import Json, read_json, write_json
-from suture.errors import ConfigError
+from suture.errors import ConfigError, IntegrityError
 from suture.federation.audit import AUDIT
 from suture.federation.flare import process
 from suture.federation.flare.places import HEARTBEAT, HOME, KIT
@@ -122,7 +121,7 @@ def provision(
 def harden(kit: Path, jobs: JobClasses) -> None:
     """Our classes only, no code for any role, no log shipping, all files inside the kit (so: again wherever it moves to)."""
     local = kit / "local"
-    settings: dict[str, Any] = json.loads((local / "resources.json.default").read_text())
+    settings: dict[str, Any] = read_json(local / "resources.json.default", "start-up kit's settings")
     settings.update(class_list_enforcement_mode="enforce", class_allow_list=jobs.allowed, allow_log_streaming=False)
     settings["components"] = [c for c in settings["components"] if c["id"] not in ("site_log_streamer", "log_receiver")]
     (kit / HOME).mkdir(exist_ok=True)
@@ -137,13 +136,13 @@ def harden(kit: Path, jobs: JobClasses) -> None:
                 component["args"].update(min_schedule_interval=0.5, max_schedule_interval=2.0)
         settings["servers"][0]["heart_beat_timeout"] = 30
     write_json(local / "resources.json", settings)
-    rights: dict[str, Any] = json.loads((local / "authorization.json.default").read_text())
+    rights: dict[str, Any] = read_json(local / "authorization.json.default", "start-up kit's settings")
     rights["permissions"] = {
         "project_admin": {**dict.fromkeys(RIGHTS, "any"), "shell_commands": "none", "byoc": "none"},
         **{role: {"view": "any", "byoc": "none", "shell_commands": "none"} for role in ("org_admin", "lead", "member")},
     }
     write_json(local / "authorization.json", rights)
-    logs: dict[str, Any] = json.loads((local / "log_config.json.default").read_text())
+    logs: dict[str, Any] = read_json(local / "log_config.json.default", "start-up kit's settings")
     logs["loggers"]["root"]["handlers"] = ["logFileHandler", "errorFileHandler"]
     # Every call is logged at this level otherwise, which is most of the log and some of the time.
     logs["loggers"]["nvflare.collab"] = {"level": "WARNING"}
@@ -152,7 +151,10 @@ def harden(kit: Path, jobs: JobClasses) -> None:
 
 def start_command(kit: Kit, jobs: JobClasses) -> list[str]:
     """The program that is this party; it runs in the foreground."""
-    harden(kit.path, jobs)
+    try:
+        harden(kit.path, jobs)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise IntegrityError(f"the settings in {kit.path / 'local'} are not complete; ask for the kit again") from error
     common = ["--set", "secure_train=true", "config_folder=config"]
     python = [sys.executable, "-u", "-m", process.__name__]
     if kit.role == "coordinator":

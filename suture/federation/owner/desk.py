@@ -14,7 +14,7 @@ from typing import Any
 
 from suture.core.storage import Json, make_folder, read_json, write_json
 from suture.errors import ConfigError, SutureError
-from suture.federation.audit import HEAD, AuditLog
+from suture.federation.audit import HEAD
 from suture.federation.owner.binding import bind
 from suture.federation.owner.run import FINISHED, Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
@@ -22,6 +22,7 @@ from suture.federation.wire.frames import Frame
 from suture.federation.wire.names import run_name
 from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.privacy.disclosure import EVALUATION_STEP
+from suture.seam import Audit
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Desk:
         home: Path,
         describe: Callable[[], dict[str, Json]],
         agree: Callable[[str, dict[str, Json]], Agreement],
-        audit: AuditLog,
+        audit: Audit,
         fingerprint: Callable[[], str],
     ) -> None:
         self.owner, self.home, self.audit = owner, make_folder(home), audit
@@ -144,6 +145,6 @@ class Desk:
         run.finish(frame.number("number"), frame.body)
         self.audit.note("finished", run=run.name, sent_bytes=run.ledger.totals["up"])
         # Kept with the run and told to the coordinator: a log that is cut afterwards is found out.
-        head = self.audit.head().as_json()
+        head: dict[str, Json] = {**self.audit.head()}
         write_json(run.folder / FINISHED, {**read_json(run.folder / FINISHED, "record of a run"), HEAD: head})
         return Frame({"finished": True, HEAD: head})
