@@ -78,11 +78,12 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
     @main_of_a_job
     def main(self) -> None:
         """FLARE calls this once all owners' processes are up."""
-        self.transport = FlareTransport(list(collab.clients), self.stopping.is_set)
+        self.transport = transport = FlareTransport(list(collab.clients), self.stopping.is_set)
         try:
-            self.carry_out(self.transport)
+            self.carry_out(transport)
         finally:
-            self.transport.close()
+            self.transport = None  # from now on nobody listens for signs of life here
+            transport.close()
 
     def carry_out(self, transport: FlareTransport) -> None:
         """All orders; one that is refused does not keep the next from being carried out."""
@@ -117,7 +118,7 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
             case "regroup":
                 self.regrouping.set()
         current = self.current.status.as_json() if self.current else {}
-        silent: dict[str, Json] = dict(self.transport.pulse.silent()) if self.transport else {}
+        silent: dict[str, Json] | None = dict(self.transport.pulse.silent()) if self.transport else None
         stopping = self.stopping.is_set()
         return {"current": current, "finished": dict(self.finished), "stopping": stopping, "silent": silent}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Session:
     def __init__(self, kit: Kit, timeout: float = 20.0) -> None:
         self.kit = kit
         self._signs: dict[str, Sign] = {}
+        self._looked = -math.inf
         _probe(kit)
         try:
             # FLARE's client complains about every failed attempt; the one sentence below is enough.
@@ -73,14 +75,18 @@ class Session:
         end = time.monotonic() + SILENCE
         while (unsure := self._look()) and time.monotonic() < end:
             time.sleep(0.3)
+        for name in unsure:  # looked at for long enough: the sign is an old one
+            self._signs[name] = replace(self._signs[name], since=-math.inf, sure=True)
         now = time.monotonic()
-        return {name for name, seen in self._signs.items() if name not in unsure and now - seen.since <= SILENCE}
+        return {name for name, seen in self._signs.items() if now - seen.since <= SILENCE}
 
     def _look(self) -> set[str]:
         """Take the signs of life that have come in; the owners of whom it is not known yet whether they give any."""
         listed = {client.name: client.last_connect_time for client in self._do(self._session.get_connected_client_list)}
-        now, before = time.monotonic(), self._signs
-        self._signs = {}
+        now = time.monotonic()
+        # What has changed since a look long ago may have changed long ago.
+        before = self._signs if now - self._looked <= HEARTBEAT else {}
+        self._signs, self._looked = {}, now
         for name, last in listed.items():
             seen = before.get(name)
             if seen is None or seen.last != last:

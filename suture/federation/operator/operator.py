@@ -135,11 +135,10 @@ class Operator:
                     self.session.abort(job)
                     heard = True
             told = self.session.command(job, {"do": "status"})
-            if told is None:
-                self._name_silent(set(self.kit.owners) - self.session.connected())
-            else:
-                silent = told.get("silent")
-                self._name_silent(set(silent) if isinstance(silent, dict) else set())
+            silent = told.get("silent") if told else None
+            # While a job starts or ends nobody in it listens, and only the beat of the owners' own processes tells.
+            known = set(silent) if isinstance(silent, dict) else set(self.kit.owners) - self.session.connected()
+            self._name_silent(known)
             current = told.get("current") if told else None
             if isinstance(current, dict) and current:
                 status = Status.read(current)
