@@ -73,7 +73,8 @@ class Loopback:
         self.port = free_port()
         kits = self.folder / "kits"
         server = f"localhost:{self.port}"
-        assert main(["federation", "create", "--owners", ",".join(self.owners), "--server", server, "--out", str(kits)]) == 0
+        arguments = ["--owners", ",".join(self.owners), "--server", server, "--out", str(kits)]
+        assert main(["federation", "create", *arguments, "--with-keys"]) == 0
         self.kits = {name: kits / name for name in ("coordinator", "operator", *self.owners)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 

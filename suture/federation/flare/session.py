@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,8 +16,12 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from suture.core.storage import Json
 from suture.errors import SutureError
-from suture.federation.flare.kits import OPERATOR, Kit, silent
+from suture.federation.flare.authority import OPERATOR
+from suture.federation.flare.certificates import Role, certificate_shown
+from suture.federation.flare.kits import Kit, silent
+from suture.federation.flare.members import members_only
 from suture.federation.flare.places import TOPIC
+from suture.federation.wire.reasons import Refused
 
 
 class SessionError(SutureError):
@@ -29,6 +33,7 @@ class Session:
 
     def __init__(self, kit: Kit, timeout: float = 20.0) -> None:
         self.kit = kit
+        members_only()
         _probe(kit)
         try:
             # FLARE's client complains about every failed attempt; the one sentence below is enough.
@@ -83,11 +88,15 @@ class Session:
 
 
 def _probe(kit: Kit) -> None:
-    """FLARE's client tries on for long where nobody listens, and leaves threads behind; so look first."""
+    """FLARE's client tries on for long where nobody listens, or a wrong one, and leaves threads behind; so look first."""
     about: dict[str, Any] = json.loads((kit.path / "startup" / "fed_admin.json").read_text())["admin"]
     host, port = str(about["host"]), int(about["port"])
     try:
-        socket.create_connection((host, port), timeout=5).close()
+        shown = certificate_shown(host, port, kit.trust.startup)
+        kit.trust.check(shown, [Role.COORDINATOR], host)
+    except (Refused, ssl.SSLCertVerificationError) as error:
+        reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+        raise SessionError(f"who answers at {host}:{port} is not the coordinator of {kit.federation}: {reason}") from error
     except OSError as error:
         raise SessionError(f"nobody listens at {host}:{port} ({_first_line(error)}); is the coordinator started?") from error
 
