@@ -101,11 +101,14 @@ class _Standing:
             for conn, (certificate, trust) in standing:
                 try:
                     trust.check(certificate, list(Role))
-                except SutureError as error:
+                except Refused as error:
                     refuse(trust, Reason.of(error), peer_of(conn))
                     with self._lock:
                         self._open.pop(conn, None)
                     conn.close()
+                except SutureError:
+                    # A file that is just being replaced, or gone with its kit: that is for the next connection to say.
+                    continue
 
 
 def _admitted(conn: Any) -> x509.Certificate | None:
