@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -319,8 +318,3 @@ def _usage(signs_others: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def others_may_read(folder: Path) -> bool:
-    """Whether the authority's key is open to others on its machine."""
-    return bool(os.stat(folder / KEY).st_mode & 0o077)
