@@ -70,6 +70,20 @@ class ChainedFile:
             self._known = self._written(file, whole, len(lines), chain, added)
             return [*lines, *added]
 
+    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]], *, sync: bool = True) -> None:
+        """As `append_if`, for who keeps sums: `decide` is given only the lines that this object has not read or written yet.
+
+        Without `sync` a line survives the writer, but not a crash of the machine.
+        """
+        with self._locked() as file:
+            size, number, chain = self._known
+            if os.fstat(file.fileno()).st_size < size:
+                raise self._broken(number)
+            file.seek(size)
+            added, new, chain = self._read(file, number, chain)
+            self._known = (size + added, number + len(new), chain)
+            self._known = self._written(file, *self._known, list(decide(new)), sync)
+
     def verified(self) -> list[Line]:
         """All lines without their hashes; a broken chain is one sentence."""
         if not self.path.exists():
@@ -96,7 +110,9 @@ class ChainedFile:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield file
 
-    def _written(self, file: BinaryIO, size: int, number: int, chain: str, lines: Sequence[Line]) -> tuple[int, int, str]:
+    def _written(
+        self, file: BinaryIO, size: int, number: int, chain: str, lines: Sequence[Line], sync: bool = True
+    ) -> tuple[int, int, str]:
         """Write lines behind `size` bytes; what is known of the file then."""
         written = b""
         for line in lines:
@@ -108,7 +124,8 @@ class ChainedFile:
                 file.seek(size)
                 file.write(written)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
         return size + len(written), number + len(lines), chain
 
     def _read(self, file: BinaryIO, before: int = 0, chain: str = START) -> tuple[int, list[Line], str]:
