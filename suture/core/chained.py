@@ -48,8 +48,11 @@ class ChainedFile:
         """One more line; only what others have written since is read again."""
         self.append_after(lambda new: [line])
 
-    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]]) -> None:
-        """As `append_if`, for whoever remembers: `decide` gets only lines that this object has neither read nor written."""
+    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]], *, sync: bool = True) -> None:
+        """As `append_if`, for whoever remembers: `decide` gets only lines that this object has neither read nor written.
+
+        Without `sync` a line survives its writer, but not a crash of the machine.
+        """
         with self._locked() as file:
             size, number, chain = self._known
             if os.fstat(file.fileno()).st_size < size:
@@ -57,7 +60,7 @@ class ChainedFile:
             file.seek(size)
             added, new, chain = self._read(file, number, chain)
             self._known = size + added, number + len(new), chain
-            self._known = self._written(file, *self._known, list(decide(new)))
+            self._known = self._written(file, *self._known, list(decide(new)), sync)
 
     def append_if(self, decide: Callable[[Sequence[Line]], Sequence[Line]]) -> list[Line]:
         """Decide on the lines so far which to add, with nobody writing meanwhile; all lines after it.
@@ -69,20 +72,6 @@ class ChainedFile:
             added = list(decide(lines))
             self._known = self._written(file, whole, len(lines), chain, added)
             return [*lines, *added]
-
-    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]], *, sync: bool = True) -> None:
-        """As `append_if`, for who keeps sums: `decide` is given only the lines that this object has not read or written yet.
-
-        Without `sync` a line survives the writer, but not a crash of the machine.
-        """
-        with self._locked() as file:
-            size, number, chain = self._known
-            if os.fstat(file.fileno()).st_size < size:
-                raise self._broken(number)
-            file.seek(size)
-            added, new, chain = self._read(file, number, chain)
-            self._known = (size + added, number + len(new), chain)
-            self._known = self._written(file, *self._known, list(decide(new)), sync)
 
     def verified(self) -> list[Line]:
         """All lines without their hashes; a broken chain is one sentence."""

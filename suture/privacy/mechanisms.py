@@ -17,7 +17,8 @@ client beside its weights. `privacy.accountant` says how much it hides.
 In a simulation noise and draws follow from the seed, as everything does. At a real owner the streams carry a `Secret`; lines
 1 and 3 then draw from it, and sums are made of whole numbers, where no rounding depends on other examples:
 
-      2' q_i <- round(g_i * min(1, C / ||g_i||) / h) for a grid h; an example whose gradient is not finite counts as none
+      2' q_i <- round(g_i * min(1, C / ||g_i||) / h) for a grid h; an example whose gradient is not finite, or longer
+         than 1e20, counts as none
       3' the optimiser gets h (sum_i q_i + Z) / (q_k n_k), Z the discrete Gaussian (`privacy.gaussian`) of deviation s
 
 Rounding lengthens a clipped gradient of P numbers by h sqrt(P) / 2 at most, and h is chosen so that s h is sigma times the
@@ -38,8 +39,10 @@ from suture.core.tree import Tree, column
 from suture.errors import ConfigError
 from suture.privacy.gaussian import deviation_of, discrete_gaussian
 
-LEAST_SIGMA, MOST_DIGITS = 2.0**-20, 5
-"""What whole numbers of 64 bits have room for."""
+LEAST_SIGMA, MOST_DIGITS = 2.0**-10, 4
+"""So that 2^19 examples are whole numbers below 2^53 together, which float64 adds up exactly."""
+EXTREME = 1e20
+"""Beyond it float32 has no room for what is computed here: no clip may be, and no gradient counts that is."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +127,16 @@ def private_gradient(
 def grid_for(sigma: float, clip: float, numbers: int) -> tuple[float, int]:
     """(h, digits of the noise) for gradients of so many numbers, as fine as rounding needs to cost next to nothing.
 
-    h solves s h = sigma (C (1 + 2^-30) + h sqrt(P) / 2); the first bracket is what clipping in float64 may be wrong by.
+    h solves s h = sigma (C (1 + 2^-20) + h sqrt(P) / 2); the inner bracket is what clipping in float32 may be wrong by.
     """
+    if not 1 / EXTREME < clip < EXTREME:
+        raise ConfigError(f"training.dp_clip={clip:g} is beyond what can be computed; choose one from 1e-19 to 1e19")
     lengthened = sigma * numbers**0.5 / 2
     for digits in range(2, MOST_DIGITS + 1):
         deviation = deviation_of(digits)
         if lengthened <= deviation / 1024 and sigma >= LEAST_SIGMA:
-            return sigma * clip * (1 + 2.0**-30) / (deviation - lengthened), digits
-    raise ConfigError(f"training.dp_sigma={sigma:g} is beyond what can be drawn securely; choose one from 1e-6 to 1e6")
+            return sigma * clip * (1 + 2.0**-20) / (deviation - lengthened), digits
+    raise ConfigError(f"training.dp_sigma={sigma:g} is beyond what can be drawn securely; choose one from 1e-3 to 1e6")
 
 
 def _in_whole_numbers(
@@ -139,20 +144,23 @@ def _in_whole_numbers(
 ) -> Tree:
     """Lines 2' and 3'."""
     grid, digits = grid_for(sigma, clip, sum(value[0].numel() for value in like.values()))
-    total = {name: torch.zeros(value.shape, dtype=torch.int64, device=value.device) for name, value in like.items()}
+    # Whole numbers in float64: sums below 2^53 are exact, and much faster than those of int64.
+    total = {name: torch.zeros(value.shape, dtype=torch.float64, device=value.device) for name, value in like.items()}
     for grads, present_K in examples:
-        exact = {name: value.double() for name, value in grads.items()}
-        squares = torch.stack([value.reshape(value.shape[0], -1).square().sum(1) for value in exact.values()])
-        norm_K = squares.sum(0).sqrt()
-        counts_K = present_K & norm_K.isfinite()
-        factor_K = (clip / norm_K.clamp_min(1e-12)).clamp_max(1.0) / grid
-        for name, value in exact.items():
+        rows = [value.reshape(value.shape[0], -1) for value in grads.values()]
+        norms = torch.stack([torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) for row in rows])
+        norm_K = torch.linalg.vector_norm(norms, dim=0)
+        counts_K = present_K & (norm_K < EXTREME)
+        factor_K = (clip / norm_K.clamp_min(1e-30)).clamp_max(1.0) / grid
+        for name, value in grads.items():
             whole = (value * column(factor_K, value)).round_()
-            total[name] += torch.where(column(counts_K, value) > 0, whole, 0.0).to(torch.int64)
+            if not bool(counts_K.all()):
+                whole = torch.where(column(counts_K, value) > 0, whole, 0.0)
+            total[name] += whole
     share_K = grid / expected_K.clamp_min(1).double()
     out: Tree = {}
     for name, value in total.items():
         noise = discrete_gaussian(secret.fork("noise", name), value.numel(), digits).to(value.device)
-        noisy = (value + noise.view_as(value)).double()
+        noisy = (value.to(torch.int64) + noise.view_as(value)).double()
         out[name] = (noisy * column(share_K, noisy)).to(like[name].dtype)
     return out

@@ -29,18 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suture.core.chained import ChainedFile, Line
-from suture.core.storage import Json, damaged, disk_errors, make_folder
+from suture.core.storage import Json, damaged, disk_errors, make_folder, sha256_of_json
 from suture.federation.owner.cost import Cost
 from suture.federation.wire.reasons import Code, Refused
 
 ACCOUNT, ACCOUNTS = "account.jsonl", "accounts"
 SPENT = "spent.json"
 """What versions before this one wrote instead."""
-
-
-def digest_of(terms: dict[str, Json]) -> str:
-    """What stands for the terms of a run."""
-    return hashlib.sha256(json.dumps(terms, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 class Account:
@@ -56,7 +51,7 @@ class Account:
         Returns runs that were carried over from the record of an earlier version, if that happened now.
         """
         carried: list[str] = []
-        digest = digest_of(terms)
+        digest = sha256_of_json(terms)
 
         def decide(lines: Sequence[Line]) -> list[Line]:
             old = [] if lines else self._carried_over()

@@ -118,7 +118,6 @@ class RunAtOwner(Generic[S]):
             message = self._message(step, body)
             before = self.state_before(number)
             state, reply = self._run(declared, before, message, self._charged(step, number, mark, before), round)
-            reply = self.agreed.policy.told(reply)
             self.agreed.policy.permit(step, reply)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
@@ -262,5 +261,6 @@ class RunAtOwner(Generic[S]):
         new: S
         reply: Message
         new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
+        reply = self.agreed.policy.told(reply)  # before it is checked: a loss that is not finite would tell by a refusal
         check_finite(reply)
         return new, reply
