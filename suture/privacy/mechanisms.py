@@ -136,7 +136,7 @@ def grid_for(sigma: float, clip: float, numbers: int) -> tuple[float, int]:
         deviation = deviation_of(digits)
         if lengthened <= deviation / 1024 and sigma >= LEAST_SIGMA:
             return sigma * clip * (1 + 2.0**-20) / (deviation - lengthened), digits
-    raise ConfigError(f"training.dp_sigma={sigma:g} is beyond what can be drawn securely; choose one from 1e-3 to 1e6")
+    raise ConfigError(f"training.dp_sigma={sigma:g} is beyond what can be drawn securely; choose one from 1e-3 to 1e3")
 
 
 def _in_whole_numbers(

@@ -221,6 +221,18 @@ def test_evaluations_of_a_run_are_counted(pieces: Path, tmp_path: Path) -> None:
     assert hostile.test(zeroed(made)).total.sum() > 0, "what was told once is told again"
 
 
+def test_a_test_after_a_step_is_told_again_by_the_next_process(pieces: Path, tmp_path: Path) -> None:
+    noised = 'evaluations = "noised"\nmax_evaluations = 9\n[privacy]\nepsilon = 50.0\nevaluation_sigma = 30.0'
+    hostile, made = Hostile(tmp_path, pieces, noised), planned(4, *NOISY)
+    assert hostile.open(made).refused is None
+    update(hostile.ask(zeroed(made)))
+    first = hostile.test(always(made, 0), 1)
+    hostile.reborn()
+    assert hostile.open(made, number=1).refused is None
+    again = hostile.test(always(made, 0), 1)
+    assert torch.equal(again.value, first.value) and torch.equal(again.total, first.total)
+
+
 def test_noised_scores_need_an_account(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('evaluations = "noised"\nmax_evaluations = 5')

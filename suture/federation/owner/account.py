@@ -108,6 +108,7 @@ class RunAccount:
         self.bytes = 0
         self._keys: set[str] = set()
         self._tests: dict[str, str] = {}
+        self._append(list)  # to know what earlier processes have counted
 
     def run(self, step: str, key: bytes | None) -> None:
         """Charge a step before it is run; one with noise by its key: what a kill interrupted is not charged twice."""
