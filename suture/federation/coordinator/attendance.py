@@ -36,6 +36,8 @@ class Attendance:
     absent: dict[str, Reason] = field(default_factory=dict)
     banned: set[str] = field(default_factory=set)
     """Owners whose reply was refused: they are not called back."""
+    held_back: dict[str, str] = field(default_factory=dict)
+    """What owners say they will not tell: scores, losses."""
 
     def __post_init__(self) -> None:
         self.absent = dict.fromkeys(self.calls.transport.owners, NOT_OPENED)
@@ -61,7 +63,11 @@ class Attendance:
         owed, self.calls.owed = self.calls.owed, {}  # nothing else can be said to an owner before the run is open there
         good, bad = self.calls.all(dict.fromkeys(wanted, (header, b"")))
         self.calls.owed = owed
-        for owner in good:
+        for owner, answer in good.items():
+            held_back = answer.header.get("held_back")
+            if isinstance(held_back, str) and held_back and owner not in self.held_back:
+                self.held_back[owner] = held_back[:100]
+                self.audit.note("owner holds back", owner=owner, what=held_back[:100])
             if self.absent.pop(owner) != NOT_OPENED:
                 self.audit.note("owner is back", owner=owner, number=number)
         self.stop_if_refused(bad)

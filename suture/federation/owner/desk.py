@@ -105,7 +105,7 @@ class Desk:
         run.rewind(number)
         self._runs[name] = run
         self.audit.note("opened", run=name, method=agreed.method.name, notes=list(agreed.card.notes))
-        return Frame({"features": agreed.task.features, "answered": run.held[0]})
+        return Frame({"features": agreed.task.features, "answered": run.held[0], "held_back": agreed.policy.held_back})
 
     def _run(self, frame: Frame) -> RunAtOwner[Any]:
         name = frame.text("run")
