@@ -16,11 +16,11 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import assess_cli, importing, model_cli
+from suture.commands import assess_cli, importing, keys_cli, model_cli
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
-from suture.commands.federation_cli import coordinator_app, federation_app, owner_app
+from suture.commands.federation_cli import coordinator_app
 from suture.commands.registering import command
 from suture.commands.stopping import Halt, halting
 from suture.core.process import prepare_process
@@ -38,9 +38,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.add_typer(data_app, name="data", help="List, fetch and describe datasets.")
-app.add_typer(federation_app, name="federation", help="Run methods between owners on several machines.")
+app.add_typer(keys_cli.federation_app, name="federation", help="Run methods between owners on several machines.")
 app.add_typer(coordinator_app, name="coordinator", help="Be the coordinator of a federation.")
-app.add_typer(owner_app, name="owner", help="Be an owner in a federation.")
+app.add_typer(keys_cli.owner_app, name="owner", help="Be an owner in a federation.")
 
 
 def _print_version(wanted: bool) -> None:

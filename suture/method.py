@@ -138,6 +138,9 @@ class Method(ABC, Generic[V, S]):
     """Steps of whose replies the server needs only the mean, weighted by their `weight`: these can be summed securely or
     robustly."""
 
+    asks_per_iteration: ClassVar[int] = 1
+    """How often one iteration asks the same step at most: an owner does not answer more often than the plan can need."""
+
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
 

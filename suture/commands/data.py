@@ -81,7 +81,7 @@ def write_pieces(folder: Path, out: Path) -> None:
     console.results().print(table)
     names = ",".join(whole.owners)
     console.notes().print(
-        f"next: suture federation create --owners {names} --server HOST:PORT, "
+        f"next: suture federation create --owners {names} --server HOST:PORT --with-keys, "
         f"then for each owner: suture owner start KIT --data {out / whole.owners[0]}",
         soft_wrap=True,
     )

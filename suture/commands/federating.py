@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suture.commands.kits import engine
+from suture.commands.kits import engine, usable
 from suture.commands.request import Request, Work, planned, run_folder
 from suture.commands.stopping import Stopper
 from suture.config.strict import strict
@@ -34,7 +34,7 @@ def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[s
     flare = engine()
     from suture.federation.owner.owner import Owner
 
-    kit = flare.kits.Kit.read(path, "owner")
+    kit = usable(path, "owner")
     held = Owner.set_up(kit.name, data, policy, kit.path / HOME, plugins, kit.path).holding
     nodes, features = int(held.data.num_nodes), held.features
     whose = "".join(f" ({name} in {data})" for name in held.data.get("owners") or () if name != kit.name)
@@ -47,7 +47,7 @@ def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[s
 
 def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, out: Path | None, quiet: bool) -> None:
     """Submit one run and follow it to its end."""
-    kit = engine().kits.Kit.read(path, "operator")
+    kit = usable(path, "operator")
     from suture.federation.operator.operator import new_run_name
     from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 
@@ -63,23 +63,23 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
 
 def resume(path: Path, quiet: bool) -> None:
     """Bring a run to its end with a new job."""
-    flare = engine()
+    engine()
     from suture.federation.operator.errand import read_order
 
     errand, done = read_order(path), read_outcome(path)
     if done is None:
-        with _operating(flare.kits.Kit.read(errand.kit, "operator"), path, quiet) as operator:
+        with _operating(usable(errand.kit, "operator"), path, quiet) as operator:
             done = operator.carry_out([errand.order], [path], errand.job)[0]
     _conclude([done], read_plan(path), path, quiet)
 
 
 def stop(path: Path) -> None:
     """Let a run end after its current round; whoever follows it ends too."""
-    flare = engine()
+    engine()
     from suture.federation.operator.errand import read_order, stop_run
 
     errand = read_order(path)
-    stop_run(errand, flare.kits.Kit.read(errand.kit, "operator"))
+    stop_run(errand, usable(errand.kit, "operator"))
     console.notes().print(f"stopping after this round; continue with: suture federation resume {path}", soft_wrap=True)
 
 

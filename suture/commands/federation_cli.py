@@ -1,4 +1,7 @@
-"""Options and help of `suture federation|coordinator|owner ...`; what they do is in `kits` and `federating`."""
+"""Options and help of `suture federation|coordinator|owner ...`; what they do is in `kits` and `federating`.
+
+Those around keys are in `keys_cli`.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,6 @@ from suture.commands.registering import command
 federation_app = typer.Typer(rich_markup_mode=None)
 coordinator_app = typer.Typer(rich_markup_mode=None)
 owner_app = typer.Typer(rich_markup_mode=None)
-
-
-@command(
-    federation_app,
-    "create",
-    "suture federation create --owners clinic-a,clinic-b,clinic-c --server localhost:8102 --out kits",
-)
-def federation_create(
-    owners: Annotated[str, typer.Option(metavar="A,B,C", help="Names of the owners")],
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where owners will reach the coordinator")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the kits")] = Path("kits"),
-    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the federation")] = "suture",
-    scheme: Annotated[str, typer.Option(metavar="NAME", help="tcp is fastest, http passes proxies, grpc")] = "tcp",
-) -> None:
-    """Make one start-up kit for each party.
-
-    A kit holds that party's private key: hand it over on a safe way, and keep the folder `authority` to yourself.
-    """
-    from suture.commands import kits
-
-    kits.create(opt.words(owners), server, out, name, scheme)
 
 
 @command(coordinator_app, "start", "suture coordinator start kits/coordinator")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,49 +18,14 @@ from suture.report import console
 from suture.report.text import byte_size
 
 if TYPE_CHECKING:
+    from suture.federation.flare.kits import Kit
     from suture.federation.flare.session import Session
-
-NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-OWNER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
-"""An owner may be called as in its tables, such as DE."""
-HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
-RESERVED = {"coordinator", "operator", "authority", "server"}
-SCHEMES = ("tcp", "http", "grpc")
-
-
-def create(owners: Sequence[str], server: str, out: Path, name: str, scheme: str) -> None:
-    """Provision one kit for each party."""
-    flare = engine()
-    host, _, port = server.rpartition(":")
-    if not HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"--server must be HOST:PORT such as example.org:8102, got {server!r}")
-    if not NAME.fullmatch(name):
-        raise ConfigError(f"--name is lower-case letters, digits and dashes, got {name!r}")
-    for owner in owners:
-        if not OWNER.fullmatch(owner) or owner.lower() in RESERVED:
-            raise ConfigError(f"an owner's name is letters, digits and dashes, and not reserved, got {owner!r}")
-    # Kits are folders, and not every disk tells DE from de.
-    if len(owners) < 2 or len({owner.lower() for owner in owners}) < len(owners):
-        raise ConfigError(f"--owners must be two or more different names, got {', '.join(owners) or 'none'}")
-    if scheme not in SCHEMES:
-        raise ConfigError(f"--scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty; choose a new folder for the kits")
-    made = flare.kits.provision(out, name, owners, host, int(port), scheme, flare.jobs.JOBS)
-    table = console.grid("party", "kit", "starts with")
-    starts = {"coordinator": "suture coordinator start KIT", "operator": "suture federation run --kit KIT"}
-    for party, path in made.items():
-        table.add_row(party, str(path), starts.get(party, "suture owner start KIT --data FILE_OR_FOLDER"))
-    console.results().print(table)
-    console.notes().print(
-        f"every kit holds its party's private key; {out / 'authority'} signs new ones: keep it offline", soft_wrap=True
-    )
 
 
 def start_coordinator(path: Path, plugins: Sequence[str]) -> None:
     """Become the coordinator."""
     flare = engine()
-    kit = flare.kits.Kit.read(path, "coordinator")
+    kit = usable(path, "coordinator")
     if plugins or (kit.path / HOME / "coordinator.json").exists():
         from suture.federation.coordinator.coordinator import let_in
 
@@ -129,7 +93,7 @@ def show_ledger(path: Path, run: str | None) -> None:
 def status(path: Path) -> None:
     """Who is connected, and what the jobs are doing."""
     flare = engine()
-    kit = flare.kits.Kit.read(path, "operator")
+    kit = usable(path, "operator")
     session = flare.session.Session(kit)
     screen = console.results()
     try:
@@ -157,6 +121,14 @@ def _report(session: Session, job: str, connected: set[str]) -> str:
     lost = sorted({*now.absent, *(silent if isinstance(silent, dict) else ())})
     without = f", without {', '.join(lost)}" if lost else ""
     return f"{now.run}: {now.tick.phase} {now.tick.done}/{now.tick.total}{without}"
+
+
+def usable(path: Path, role: str) -> Kit:
+    """A kit that is about to be used, with what its party should know of its certificate on the screen."""
+    kit: Kit = engine().kits.Kit.read(path, role)
+    for remark in kit.remarks():
+        console.notes().print(Text(f"note: {remark}"), soft_wrap=True)
+    return kit
 
 
 def engine() -> ModuleType:

@@ -48,8 +48,11 @@ class ChainedFile:
         """One more line; only what others have written since is read again."""
         self.append_after(lambda new: [line])
 
-    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]]) -> None:
-        """As `append_if`, for whoever remembers: `decide` gets only lines that this object has neither read nor written."""
+    def append_after(self, decide: Callable[[Sequence[Line]], Sequence[Line]], *, sync: bool = True) -> None:
+        """As `append_if`, for whoever remembers: `decide` gets only lines that this object has neither read nor written.
+
+        Without `sync` a line survives its writer, but not a crash of the machine.
+        """
         with self._locked() as file:
             size, number, chain = self._known
             if os.fstat(file.fileno()).st_size < size:
@@ -57,7 +60,7 @@ class ChainedFile:
             file.seek(size)
             added, new, chain = self._read(file, number, chain)
             self._known = size + added, number + len(new), chain
-            self._known = self._written(file, *self._known, list(decide(new)))
+            self._known = self._written(file, *self._known, list(decide(new)), sync)
 
     def append_if(self, decide: Callable[[Sequence[Line]], Sequence[Line]]) -> list[Line]:
         """Decide on the lines so far which to add, with nobody writing meanwhile; all lines after it.
@@ -96,7 +99,9 @@ class ChainedFile:
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield file
 
-    def _written(self, file: BinaryIO, size: int, number: int, chain: str, lines: Sequence[Line]) -> tuple[int, int, str]:
+    def _written(
+        self, file: BinaryIO, size: int, number: int, chain: str, lines: Sequence[Line], sync: bool = True
+    ) -> tuple[int, int, str]:
         """Write lines behind `size` bytes; what is known of the file then."""
         written = b""
         for line in lines:
@@ -108,7 +113,8 @@ class ChainedFile:
                 file.seek(size)
                 file.write(written)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
         return size + len(written), number + len(lines), chain
 
     def _read(self, file: BinaryIO, before: int = 0, chain: str = START) -> tuple[int, list[Line], str]:

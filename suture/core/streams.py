@@ -2,6 +2,10 @@
 
 A draw is a pure function of (run seed, client id, labels, position), so a client draws the same numbers alone, in a
 batch, in another order or after a resume. Labels replace a hidden counter: `rng.fork("dropout", epoch)`.
+
+Everybody who knows the seed can draw these numbers again, and 64 bits can be searched. What nobody else may know (noise that
+hides something, and who was drawn for a noisy step) is drawn from the `Secret` that streams may carry: real owners give them
+one, a simulation has none.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,11 +49,25 @@ def rank(seed: int, ids: Sequence[str], *labels: int | str) -> list[int]:
     return [_hash(seed, name, *labels) for name in ids]
 
 
+class Secret(Protocol):
+    """A generator that cannot be guessed or searched."""
+
+    def fork(self, *labels: int | str) -> Secret:
+        """An independent one for another purpose."""
+        ...
+
+    def words(self, count: int) -> Tensor:
+        """64 random bits each, int64 [count]; the same ones in every call."""
+        ...
+
+
 @dataclass(frozen=True)
 class Streams:
     """Keys [K], one per client. `ptr` [K + 1] below says how many rows each client draws."""
 
     keys: Tensor
+    secret: Secret | None = None
+    """Where what must stay secret is drawn from, for all clients; None: it follows from the seed like everything else."""
 
     @staticmethod
     def of(seed: int, ids: Sequence[str], *labels: int | str, device: torch.device | None = None) -> Streams:
@@ -57,7 +76,7 @@ class Streams:
 
     def fork(self, *labels: int | str) -> Streams:
         """Independent streams for another purpose."""
-        return Streams(_finalise(self.keys ^ _hash(*labels)))
+        return Streams(_finalise(self.keys ^ _hash(*labels)), self.secret.fork(*labels) if self.secret else None)
 
     def bits(self, ptr: Tensor, width: int = 1) -> Tensor:
         """64 random bits each, shape [N, width]; row i of client k depends on (key k, i, width) alone."""

@@ -13,6 +13,16 @@ own stream.
 An example is a training node with its loss. The noise hides whether the loss of one node was in the sum. It does not hide
 the node's features and edges as far as other examples see them through message passing, and it covers nothing that leaves a
 client beside its weights. `privacy.accountant` says how much it hides.
+
+In a simulation noise and draws follow from the seed, as everything does. At a real owner the streams carry a `Secret`; lines
+1 and 3 then draw from it, and sums are made of whole numbers, where no rounding depends on other examples:
+
+      2' q_i <- round(g_i * min(1, C / ||g_i||) / h) for a grid h; an example whose gradient is not finite, or longer
+         than 1e20, counts as none
+      3' the optimiser gets h (sum_i q_i + Z) / (q_k n_k), Z the discrete Gaussian (`privacy.gaussian`) of deviation s
+
+Rounding lengthens a clipped gradient of P numbers by h sqrt(P) / 2 at most, and h is chosen so that s h is sigma times the
+length it may then have: the account of sigma holds as it stands.
 """
 
 from __future__ import annotations
@@ -24,8 +34,15 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import Segments
-from suture.core.streams import Streams
+from suture.core.streams import Secret, Streams
 from suture.core.tree import Tree, column
+from suture.errors import ConfigError
+from suture.privacy.gaussian import deviation_of, discrete_gaussian
+
+LEAST_SIGMA, MOST_DIGITS = 2.0**-10, 4
+"""So that 2^19 examples are whole numbers below 2^53 together, which float64 adds up exactly."""
+EXTREME = 1e20
+"""Beyond it float32 has no room for what is computed here: no clip may be, and no gradient counts that is."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +78,11 @@ Mechanism = NoisyGradients | SampledNeighbours
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
     """Line 1: which rows are drawn, each with its client's probability, bool [N]."""
-    return rng.uniform(segments.ptr).squeeze(1) < rate_K.to(torch.float64)[segments.client]
+    rate = rate_K.to(torch.float64)[segments.client]
+    if rng.secret is None:
+        return rng.uniform(segments.ptr).squeeze(1) < rate
+    words = rng.secret.words(rate.numel()).to(rate.device)
+    return ((words >> 11) & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53) < rate
 
 
 def clip_factors(grads: Tree, clip: float) -> Tensor:
@@ -91,6 +112,8 @@ def private_gradient(
     `examples` gives one example of each client at a time: its gradient [K, ...], and which clients have one, bool [K].
     Only one gradient a client is held at a time, however many examples there are. `expected_K` is q_k n_k.
     """
+    if rng.secret is not None:
+        return _in_whole_numbers(examples, like, clip, sigma, expected_K, rng.secret)
     total = {name: torch.zeros_like(value, memory_format=torch.contiguous_format) for name, value in like.items()}
     for grads, present_K in examples:
         factor_K = clip_factors(grads, clip) * present_K
@@ -99,3 +122,45 @@ def private_gradient(
     share_K = 1.0 / expected_K.clamp_min(1)
     noise = noise_like(total, sigma * clip, rng)
     return {name: (value + noise[name]).mul_(column(share_K, value)) for name, value in total.items()}
+
+
+def grid_for(sigma: float, clip: float, numbers: int) -> tuple[float, int]:
+    """(h, digits of the noise) for gradients of so many numbers, as fine as rounding needs to cost next to nothing.
+
+    h solves s h = sigma (C (1 + 2^-20) + h sqrt(P) / 2); the inner bracket is what clipping in float32 may be wrong by.
+    """
+    if not 1 / EXTREME < clip < EXTREME:
+        raise ConfigError(f"training.dp_clip={clip:g} is beyond what can be computed; choose one from 1e-19 to 1e19")
+    lengthened = sigma * numbers**0.5 / 2
+    for digits in range(2, MOST_DIGITS + 1):
+        deviation = deviation_of(digits)
+        if lengthened <= deviation / 1024 and sigma >= LEAST_SIGMA:
+            return sigma * clip * (1 + 2.0**-20) / (deviation - lengthened), digits
+    raise ConfigError(f"training.dp_sigma={sigma:g} is beyond what can be drawn securely; choose one from 1e-3 to 1e3")
+
+
+def _in_whole_numbers(
+    examples: Iterable[tuple[Tree, Tensor]], like: Tree, clip: float, sigma: float, expected_K: Tensor, secret: Secret
+) -> Tree:
+    """Lines 2' and 3'."""
+    grid, digits = grid_for(sigma, clip, sum(value[0].numel() for value in like.values()))
+    # Whole numbers in float64: sums below 2^53 are exact, and much faster than those of int64.
+    total = {name: torch.zeros(value.shape, dtype=torch.float64, device=value.device) for name, value in like.items()}
+    for grads, present_K in examples:
+        rows = [value.reshape(value.shape[0], -1) for value in grads.values()]
+        norms = torch.stack([torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) for row in rows])
+        norm_K = torch.linalg.vector_norm(norms, dim=0)
+        counts_K = present_K & (norm_K < EXTREME)
+        factor_K = (clip / norm_K.clamp_min(1e-30)).clamp_max(1.0) / grid
+        for name, value in grads.items():
+            whole = (value * column(factor_K, value)).round_()
+            if not bool(counts_K.all()):
+                whole = torch.where(column(counts_K, value) > 0, whole, 0.0)
+            total[name] += whole
+    share_K = grid / expected_K.clamp_min(1).double()
+    out: Tree = {}
+    for name, value in total.items():
+        noise = discrete_gaussian(secret.fork("noise", name), value.numel(), digits).to(value.device)
+        noisy = (value.to(torch.int64) + noise.view_as(value)).double()
+        out[name] = (noisy * column(share_K, noisy)).to(like[name].dtype)
+    return out

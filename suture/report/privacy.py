@@ -137,7 +137,7 @@ def _disclosed(disclosure: Disclosure) -> RenderableType:
     for flow in disclosure.flows():
         if flow.kind == ENVELOPE:
             continue
-        step = f"{flow.step} (measures only)" if flow.step == EVALUATION_STEP else flow.step
+        step = f"{flow.step} (scores, outside epsilon)" if flow.step == EVALUATION_STEP else flow.step
         table.add_row(flow.kind, flow.receiver, step, str(flow.clients), str(flow.times), byte_size(flow.bytes))
     return titled("What was sent", table)
 

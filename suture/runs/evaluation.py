@@ -98,8 +98,10 @@ class Selection:
         worth_2K = worth_2K.masked_fill(~known_2K, -torch.inf)
         loss_2K = torch.stack([one.validation_loss.nan_to_num(torch.inf) for one in (new, old)])
         better = (worth_2K[0] > worth_2K[1]) | ((worth_2K[0] == worth_2K[1]) & (loss_2K[0] <= loss_2K[1]))
-        # Of an owner that could not be reached the old scores are repeated; they are not those of its present model.
-        repeated = (new.value == old.value).all(1) & (new.loss == old.loss) & (loss_2K[0] == loss_2K[1])
+        # Of an owner that could not be reached the old scores are repeated; they are not those of its present model. One
+        # that tells no scores at all repeats nothing: its last model counts.
+        told = (new.total > 0).any(1)
+        repeated = told & (new.value == old.value).all(1) & (new.loss == old.loss) & (loss_2K[0] == loss_2K[1])
         return better & ~repeated
 
 

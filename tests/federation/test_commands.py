@@ -30,7 +30,9 @@ GRAPH = {
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("federation") / "kits"
-    assert main(["federation", "create", "--owners", "a,b", "--server", "localhost:1", "--out", str(out)]) == 0
+    assert (
+        main(["federation", "create", "--owners", "a,b", "--server", "localhost:1", "--out", str(out), "--with-keys"]) == 0
+    )
     return out
 
 

@@ -28,6 +28,7 @@ from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.flare import kits
 from suture.federation.flare.jobs import JOBS, OwnerJob
 from suture.federation.flare.process import failed_handshake
+from suture.federation.flare.provisioning import provision
 from suture.federation.flare.refusals import note_refusals
 from suture.federation.wire.reasons import Code, Reason
 
@@ -35,7 +36,7 @@ from suture.federation.wire.reasons import Code, Reason
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = tmp_path_factory.mktemp("federation") / "kits"
-    return kits.provision(out, "here", ["a", "b"], "localhost", 8102, "tcp", JOBS)
+    return provision(out, "here", ["a", "b"], "localhost", 8102, "tcp", JOBS)
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def contexts(kit: Path, party: Path | None, certificate: tuple[str, str] = ("cli
 
 def test_handshakes(made: dict[str, Path], tmp_path: Path) -> None:
     kit = made["coordinator"]
-    other = kits.provision(tmp_path / "kits", "other", ["a", "b"], "localhost", 8102, "tcp", JOBS)
+    other = provision(tmp_path / "kits", "other", ["a", "b"], "localhost", 8102, "tcp", JOBS)
     told = {
         "member": handshake(*contexts(kit, made["a"] / "startup")),
         "nobody": handshake(*contexts(kit, None)),
@@ -145,9 +146,8 @@ def test_handshakes(made: dict[str, Path], tmp_path: Path) -> None:
 
 def outdated(authority: Path, folder: Path) -> Path:
     """A certificate that the federation's authority has signed for last year."""
-    state = json.loads((authority / "cert.json").read_text())
-    root_key = serialization.load_pem_private_key(state["root_pri_key"].encode(), None)
-    root = x509.load_pem_x509_certificate(state["root_cert"].encode())
+    root_key = serialization.load_pem_private_key((authority / "root.key").read_bytes(), None)
+    root = x509.load_pem_x509_certificate((authority / "rootCA.pem").read_bytes())
     key = ec.generate_private_key(ec.SECP256R1())
     today = datetime.datetime.now(datetime.UTC)
     certificate = (

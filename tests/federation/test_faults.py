@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from suture.errors import IntegrityError
 from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.coordinator import Coordinator
+from suture.federation.owner.account import ACCOUNTS
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.description import Description
 from suture.federation.wire.frames import SEVERAL, Frame
@@ -632,7 +634,12 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
         return Frame.unpack(desk.answer(Frame(header, body).pack()))
 
     assert "accounted for 2 times" in str(ask(3, 0.1).header["refused"])
-    (tmp_path / "owners" / "client-00" / "runs" / "run" / "charged.txt").unlink()
+    shutil.rmtree(tmp_path / "owners" / "client-00" / ACCOUNTS)
+    transport.reborn("client-00")
+    desk = transport.desks["client-00"]
+    terms = json.loads((tmp_path / "owners" / "client-00" / "runs" / "run" / "terms.json").read_text())
+    opened = desk.answer(Frame({"verb": "open", "run": "run", "number": 2, "terms": terms}).pack())
+    assert Frame.unpack(opened).refused is None
     first, second = (Up.unpack(ask(1, shift).body).params for shift in (0.0, 1e-6))
     moved = torch.cat([(first[name] - second[name]).flatten() for name in first])
     assert moved.abs().mean() > 1e-4, "the same noise on two contents could be subtracted"

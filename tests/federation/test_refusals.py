@@ -21,6 +21,7 @@ from loopback import Loopback, planned
 from suture.federation.audit import AUDIT, read_audit
 from suture.federation.flare import kits
 from suture.federation.flare.jobs import JOBS
+from suture.federation.flare.provisioning import provision
 from suture.federation.flare.session import Session, wait_until
 from suture.federation.wire.reasons import Code
 
@@ -82,7 +83,7 @@ def test_no_certificate(federation: Loopback) -> None:
 
 
 def test_a_strangers_certificate(federation: Loopback, tmp_path: Path) -> None:
-    other = kits.provision(tmp_path / "kits", "other", federation.owners, "localhost", federation.port, "tcp", JOBS)
+    other = provision(tmp_path / "kits", "other", federation.owners, "localhost", federation.port, "tcp", JOBS)
     assert turned_away(federation, other[OWNER] / "startup")
     assert eventually(lambda: Code.UNKNOWN_CERTIFICATE in codes(federation, "coordinator"))
 

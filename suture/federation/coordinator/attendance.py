@@ -39,6 +39,8 @@ class Attendance:
     """Owners whose reply was refused: they are not called back."""
     bindings: Bindings = field(default_factory=Bindings)
     """Which data each of them began the run with."""
+    held_back: dict[str, str] = field(default_factory=dict)
+    """What owners say they will not tell: scores, losses."""
 
     def __post_init__(self) -> None:
         self.absent = dict.fromkeys(self.calls.transport.owners, NOT_OPENED)
@@ -65,7 +67,13 @@ class Attendance:
         good, bad = self.calls.all(dict.fromkeys(wanted, (header, b"")))
         self.calls.owed = owed
         bad |= (changed := self.bindings.broken(good))
-        for owner in good.keys() - changed:
+        for owner, answer in good.items():
+            if owner in changed:
+                continue
+            held_back = answer.header.get("held_back")
+            if isinstance(held_back, str) and held_back and owner not in self.held_back:
+                self.held_back[owner] = held_back[:100]
+                self.audit.note("owner holds back", owner=owner, what=held_back[:100])
             if self.absent.pop(owner) != NOT_OPENED:
                 self.audit.note("owner is back", owner=owner, number=number)
         self.stop_if_refused(bad)

@@ -95,6 +95,11 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         return dict(self._common.attendance.absent)
 
     @property
+    def held_back(self) -> dict[str, str]:
+        """What owners do not tell by their policies, in their words."""
+        return dict(self._common.attendance.held_back)
+
+    @property
     def present(self) -> tuple[str, ...]:
         """The owners that are here: only they are sampled."""
         return tuple(self._common.attendance.here(self._ids))

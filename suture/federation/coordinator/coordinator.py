@@ -140,7 +140,11 @@ class Coordinator:
         _, server = runner.reported()
         shared = runner.shared()
         cohort.finish(method.deploy(server, cohort.ids) if runner.shared_model else None)
-        outcome = runner.outcome(self.order.dataset, None)
+        warnings = [
+            f"owner {owner} does not tell {what}: what stands for them in means and curves is zero or missing"
+            for owner, what in sorted(cohort.held_back.items())
+        ]
+        outcome = runner.outcome(self.order.dataset, None, warnings)
         folder.finish(outcome, [shared] if shared is not None else [], method)
         for owner in outcome.suspects:
             self.audit.note("suspect", run=self.order.run, owner=owner, reason="its updates do not fit the others'")

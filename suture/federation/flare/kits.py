@@ -1,6 +1,6 @@
 """Start-up kits, and jobs without code.
 
-A kit is what FLARE's provisioning makes (keys, certificates, a signed configuration) with the permissive parts taken out:
+A kit is what FLARE's provisioning makes (`provisioning`), with a party's key and certificate, less the permissive parts:
 no role may bring code, only two classes of FLARE and two of ours can be named by a job, no logs are shipped, and nothing is
 written to a shared temporary folder. Which classes of ours is for whoever makes a kit or a job to say (`JobClasses`).
 
@@ -20,23 +20,17 @@ from typing import Any
 
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
-from nvflare.lighter.entity import Project
-from nvflare.lighter.impl.cert import CertBuilder
-from nvflare.lighter.impl.signature import SignatureBuilder
-from nvflare.lighter.impl.static_file import StaticFileBuilder
-from nvflare.lighter.impl.workspace import WorkspaceBuilder
-from nvflare.lighter.provisioner import Provisioner
 
 from suture.core.storage import Json, read_json, write_json
 from suture.errors import ConfigError, IntegrityError
 from suture.federation.audit import AUDIT
-from suture.federation.flare import process
-from suture.federation.flare.places import HEARTBEAT, HOME, KIT
+from suture.federation.flare import certificates, process
+from suture.federation.flare.authority import organisation
+from suture.federation.flare.members import MembersOnly
+from suture.federation.flare.places import ABOUT, HEARTBEAT, HOME, KIT
 from suture.federation.flare.refusals import RefusalsNoted
 
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "app_command")
-ABOUT = "about.json"
-OPERATOR = "operator@suture.local"
 BEAT = f"heart_beat_interval={HEARTBEAT}"
 
 
@@ -82,40 +76,19 @@ class Kit:
         known = tuple(map(str, owners)) if isinstance(owners, list) else ()
         return Kit(path.resolve(), role, str(about.get("name")), str(about.get("federation")), known)
 
+    @property
+    def member(self) -> certificates.Member:
+        """Whose kit it is."""
+        return certificates.Member(self.federation, certificates.Role(self.role), self.name)
 
-def provision(
-    out: Path, federation: str, owners: Sequence[str], host: str, port: int, scheme: str, jobs: JobClasses
-) -> dict[str, Path]:
-    """One kit per party in `out`: coordinator, operator, and each owner; the authority's key in `out`/authority."""
-    project = Project(federation, f"the federation {federation}", props={"api_version": 3})
-    project.set_server(host, "coordinator", {"fed_learn_port": port})
-    for owner in owners:
-        project.add_client(owner, owner.replace("-", "_").replace(".", "_"), {})
-    project.add_admin(OPERATOR, "coordinator", {"role": "project_admin"})
-    builders = [
-        WorkspaceBuilder(template_file=["master_template.yml"]),
-        StaticFileBuilder(config_folder="config", scheme=scheme),
-        CertBuilder(),
-        SignatureBuilder(),
-    ]
-    work = out / ".work"
-    with silent():
-        Provisioner(str(work), builders).provision(project)
-    made = work / federation / "prod_00"
-    kits: dict[str, Path] = {}
-    parties = [("coordinator", "coordinator", host), ("operator", "operator", OPERATOR), *(("owner", o, o) for o in owners)]
-    for role, name, folder in parties:
-        kits[name] = out / name
-        shutil.move(made / folder, out / name)
-        (out / name).chmod(0o700)
-        about: dict[str, Json] = {"role": role, "name": name, "federation": federation, "owners": list(owners)}
-        write_json(out / name / ABOUT, about)
-        if role != "operator":
-            harden(out / name, jobs)
-    shutil.move(work / federation / "state", out / "authority")
-    (out / "authority").chmod(0o700)
-    shutil.rmtree(work)
-    return kits
+    @property
+    def trust(self) -> certificates.Trust:
+        """Whom this party believes."""
+        return certificates.Trust(self.path / "startup", self.federation)
+
+    def remarks(self) -> list[str]:
+        """What this party should know of its certificate before it starts; one sentence instead where it cannot start."""
+        return certificates.own_remarks(self.trust, self.member)
 
 
 def harden(kit: Path, jobs: JobClasses) -> None:
@@ -127,6 +100,7 @@ def harden(kit: Path, jobs: JobClasses) -> None:
     (kit / HOME).mkdir(exist_ok=True)
     noted = {"path": str(kit.resolve() / HOME / AUDIT), "party": read_json(kit / ABOUT, "start-up kit")["name"]}
     settings["components"].append({"id": "refusals", "path": path_of(RefusalsNoted), "args": noted})
+    settings["components"].append({"id": "members", "path": path_of(MembersOnly), "args": {}})
     if "snapshot_persistor" in settings:
         settings["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
         for component in settings["components"]:
@@ -161,7 +135,7 @@ def start_command(kit: Kit, jobs: JobClasses) -> list[str]:
         module = "nvflare.private.fed.app.server.server_train"
         return [*python, module, "-m", str(kit.path), "-s", "fed_server.json", *common, "org=coordinator"]
     module = "nvflare.private.fed.app.client.client_train"
-    org = kit.name.replace("-", "_").replace(".", "_")
+    org = organisation(kit.name)
     return [*python, module, "-m", str(kit.path), "-s", "fed_client.json", *common, f"uid={kit.name}", f"org={org}", BEAT]
 
 

@@ -28,6 +28,8 @@ LEFT = "UNEXPECTED_EOF_WHILE_READING"
 """OpenSSL's names of reasons."""
 NOT_VALID_NOW = (9, 10)
 """OpenSSL's numbers for a certificate that is not valid yet, or not any more."""
+FOR_ANOTHER_USE = 26
+"""OpenSSL's number for a server's certificate that a client shows, or the other way round."""
 
 Refusal = Callable[[OSError, str], None]
 
@@ -57,6 +59,8 @@ def failed_handshake(error: OSError) -> Reason | None:
         code, text = Code.NO_CERTIFICATE, "no certificate"
     elif isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in NOT_VALID_NOW:
         code, text = Code.EXPIRED_CERTIFICATE, "a certificate that is not valid now"
+    elif isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == FOR_ANOTHER_USE:
+        code, text = Code.WRONG_CERTIFICATE, "the coordinator's certificate in a client's place"
     elif isinstance(error, ssl.SSLCertVerificationError):
         code, text = Code.UNKNOWN_CERTIFICATE, "a certificate of another federation"
     return Reason(code, f"{text} (TLS: {name or error})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,9 +17,13 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 from suture.core.storage import Json, read_json
 from suture.errors import IntegrityError, SutureError
-from suture.federation.flare.kits import OPERATOR, Kit, silent
+from suture.federation.flare.authority import OPERATOR
+from suture.federation.flare.certificates import Role, certificate_shown
+from suture.federation.flare.kits import Kit, silent
+from suture.federation.flare.members import members_only
 from suture.federation.flare.places import HEARTBEAT, TOPIC
 from suture.federation.wire.names import job_id
+from suture.federation.wire.reasons import Refused
 
 RUNNING = "RUNNING"
 """FLARE's word for a job that has begun and, as far as it has written down, not ended."""
@@ -50,6 +54,7 @@ class Session:
         self.kit = kit
         self._signs: dict[str, Sign] = {}
         self._looked = -math.inf
+        members_only()
         _probe(kit)
         try:
             # FLARE's client complains about every failed attempt; the one sentence below is enough.
@@ -139,7 +144,7 @@ class Session:
 
 
 def _probe(kit: Kit) -> None:
-    """FLARE's client tries on for long where nobody listens, and leaves threads behind; so look first."""
+    """FLARE's client tries on for long where nobody listens, or a wrong one, and leaves threads behind; so look first."""
     path = kit.path / "startup" / "fed_admin.json"
     about: Any = read_json(path, "start-up kit's settings").get("admin")
     try:
@@ -147,7 +152,11 @@ def _probe(kit: Kit) -> None:
     except (KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{path} does not say where the coordinator is; ask for the kit again") from error
     try:
-        socket.create_connection((host, port), timeout=5).close()
+        shown = certificate_shown(host, port, kit.trust.startup)
+        kit.trust.check(shown, [Role.COORDINATOR], host)
+    except (Refused, ssl.SSLCertVerificationError) as error:
+        reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+        raise SessionError(f"who answers at {host}:{port} is not the coordinator of {kit.federation}: {reason}") from error
     except OSError as error:
         raise SessionError(f"nobody listens at {host}:{port} ({_first_line(error)}); is the coordinator started?") from error
 

@@ -114,7 +114,8 @@ class Desk:
         run.rewind(number)
         self._runs[name] = run
         self.audit.note("opened", run=name, method=agreed.method.name, notes=list(agreed.card.notes))
-        return Frame({"features": agreed.task.features, "answered": run.held[0], "data": data})
+        told: dict[str, Json] = {"features": agreed.task.features, "answered": run.held[0], "data": data}
+        return Frame({**told, "held_back": agreed.policy.held_back})
 
     def _run(self, frame: Frame) -> RunAtOwner[Any]:
         name = frame.text("run")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,11 @@ from suture.core.storage import Json, make_folder, read_json, write_json
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
+from suture.federation.owner.account import SPENT, Account
+from suture.federation.owner.cost import Cost, cost_of, noisy_steps
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
-from suture.federation.owner.policy import Cost, Policy, cost_of, load_policy, noisy_steps
+from suture.federation.owner.policy import Policy, load_policy
 from suture.federation.owner.run import Agreement
 from suture.federation.owner.secrecy import Secrecy
 from suture.federation.wire.reasons import Code, Refused
@@ -30,8 +31,6 @@ from suture.runs.card import DataCard
 from suture.runs.piece import OwnersPiece
 
 OWNER = "owner.json"
-SPENT = "spent.json"
-SECRET = "secret.json"
 
 
 @dataclass(frozen=True)
@@ -127,13 +126,19 @@ class Owner:
                 f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates", Code.TERMS
             )
         secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure else None
-        self._charge(run, terms, method, graph)
-        noisy = {used.step: terms.rounds for used in noisy_steps(method)}
-        # The run's seed is public. Noise that everybody could draw again would hide nothing.
-        salt = self._secret() if noisy else ""
+        self._charge(run, content, terms, method, graph)
         task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
-        card = self._card(piece, terms)
-        return Agreement(method, graph, task, self.policy.permit, piece.data, card, secrecy, salt, noisy)
+        return Agreement(
+            method=method,
+            graph=graph,
+            task=task,
+            policy=self.policy,
+            data=piece.data,
+            card=self._card(piece, terms),
+            account=Account(self.home).of_run(run, self.policy.caps(terms, method)),
+            secrecy=secrecy,
+            noisy=frozenset(used.step for used in noisy_steps(method)),
+        )
 
     def _check_fit(self, terms: Terms) -> None:
         """Refuse terms that speak of other features or labels than this owner has."""
@@ -152,12 +157,12 @@ class Owner:
                 Code.TERMS,
             )
 
-    def _charge(self, run: str, terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
+    def _charge(self, run: str, content: dict[str, Json], terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
         """Ask the policy, and write down what the run takes from the owner's budgets; a census takes nothing."""
-        cost, spent = cost_of(terms, method, facts_of(graph)[0]), Cost.read(self.home / SPENT)
-        self.policy.check(terms, cost, [other for name, other in spent.items() if name != run])
-        if not terms.is_census:
-            write_json(self.home / SPENT, {name: asdict(one) for name, one in {**spent, run: cost}.items()})
+        cost = Cost(0) if terms.is_census else cost_of(terms, method, facts_of(graph)[0], self.policy.noise_of_tests())
+        carried = Account(self.home).open(run, content, cost, lambda earlier: self.policy.check(terms, cost, earlier))
+        if carried:
+            self.audit.note("account carried over", source=SPENT, runs=list[Json](carried))
 
     def _card(self, piece: OwnersPiece, terms: Terms) -> DataCard:
         """What this owner's own record of the run says of its graph."""
@@ -179,10 +184,3 @@ class Owner:
             statistics=terms.handling.statistics,
             notes=piece.notes,
         )
-
-    def _secret(self) -> str:
-        path = self.home / SECRET
-        if not path.exists():
-            write_json(path, {"salt": secrets.token_hex(32)})
-            path.chmod(0o600)
-        return str(read_json(path, "secret")["salt"])

@@ -4,7 +4,11 @@ methods = ["fedavg", "fedprox"]        # every registered one if absent
 forbid_fields = ["loss", "signature"]  # message fields that must not leave, by name or path prefix
 max_rounds = 200                       # iterations of one run
 total_rounds = 1000                    # iterations of all runs together
+spare_asks = 8                         # steps of a run beyond its iterations, where some begin anew
 max_message_bytes = 50_000_000
+total_bytes = 10_000_000_000           # of everything that leaves, in all runs together
+evaluations = "exact"                  # "exact", "rounded", "noised" or "off"; if absent, exact, but off with [privacy]
+max_evaluations = 200                  # tests of one run; what is asked beyond them is told nothing
 require_secure_aggregation = false
 min_secure_members = 3                 # no sum of fewer owners is opened; with two, each can subtract itself
 secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
@@ -13,6 +17,7 @@ statistics = true                      # sums over its nodes, which some runs ne
 [privacy]                              # if present, only runs with DP-SGD, within this budget for all of them together
 epsilon = 8.0
 delta = 1e-5
+evaluation_sigma = 20.0                # noise of evaluations = "noised", which then cost epsilon too
 """
 
 from __future__ import annotations
@@ -27,15 +32,17 @@ from pydantic import Field
 
 from suture.config.strict import strict
 from suture.core.message import UNDECLARED, Message
-from suture.core.storage import damaged, disk_errors, read_json
+from suture.core.storage import disk_errors
 from suture.errors import ConfigError
+from suture.federation.owner.account import Caps
+from suture.federation.owner.cost import Cost, Noise
+from suture.federation.owner.scores import Evaluations, without_losses
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms
 from suture.method import Method
 from suture.methods import DOOR, Methods
-from suture.privacy.accountant import TELLING, ClientFacts, dp_sgd_epsilon, history_of
+from suture.privacy.accountant import TELLING, dp_sgd_epsilon
 from suture.privacy.disclosure import EVALUATION_STEP
-from suture.privacy.mechanisms import NoisyGradients
 from suture.settings import Count, Positive
 
 
@@ -45,39 +52,8 @@ class Budget:
 
     epsilon: Positive
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a run takes from an owner's budgets, all of it when the run is opened."""
-
-    rounds: int
-    """Iterations."""
-    noise: tuple[tuple[float, float, int], ...] = ()
-    """DP-SGD: (noise, share of the training nodes in a step, steps), as `suture.privacy.accountant` composes them."""
-
-    @staticmethod
-    def read(path: Path) -> dict[str, Cost]:
-        """What runs have cost, by their names, as an owner has written it down."""
-        content: dict[str, Any] = read_json(path, "record of what runs have cost") if path.exists() else {}
-        try:
-            return {
-                run: Cost(int(cost["rounds"]), tuple((float(s), float(q), int(n)) for s, q, n in cost["noise"]))
-                for run, cost in content.items()
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(path) from error
-
-
-def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts) -> Cost:
-    """As if every noisy step were asked in every iteration: an owner does not run it more often than that."""
-    noisy = noisy_steps(method)
-    return Cost(terms.rounds, tuple(history_of(noisy, facts, {mechanism.step: terms.rounds for mechanism in noisy})))
-
-
-def noisy_steps(method: Method[Any, Any]) -> list[NoisyGradients]:
-    """The steps that add noise."""
-    return [used for used in method.mechanisms() if isinstance(used, NoisyGradients) and used.sigma > 0]
+    evaluation_sigma: Positive = 20.0
+    """Noise on the counts of `evaluations = "noised"`; see `suture.federation.owner.scores`."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +68,16 @@ class Policy:
     """Iterations of one run."""
     total_rounds: Count | None = None
     """Iterations of all runs together."""
+    spare_asks: Annotated[int, Field(ge=0)] = 8
+    """Steps without noise that a run may ask for beyond what its iterations need: some may begin anew."""
     max_message_bytes: Count | None = None
     """The largest reply."""
+    total_bytes: Count | None = None
+    """Everything that leaves, in all runs together."""
+    evaluations: Evaluations | None = None
+    """How exactly test scores are told; absent: exactly, but not at all under a privacy budget."""
+    max_evaluations: Count | None = None
+    """Models tested in one run; of more nothing is told. Absent: twice as many as there are iterations, and `spare_asks`."""
     require_secure_aggregation: bool = False
     """Refuse runs in which the coordinator would see this owner's own update."""
     min_secure_members: Annotated[int, Field(ge=2)] = 3
@@ -107,6 +91,29 @@ class Policy:
     unless there is a privacy budget, as they leave without noise."""
     privacy: Budget | None = None
     """Refuse runs without DP-SGD, and those with which all runs would cost more than this (epsilon, delta)."""
+
+    @property
+    def scores(self) -> Evaluations:
+        """How exactly test scores are told."""
+        return self.evaluations or ("exact" if self.privacy is None else "off")
+
+    @property
+    def held_back(self) -> str:
+        """What a coordinator is told of what it will not be told; empty: nothing is held back."""
+        losses = ["losses"] if self.privacy is not None or self.scores != "exact" else []
+        scores = {"exact": [], "rounded": ["exact scores"], "noised": ["scores without noise"], "off": ["scores"]}
+        return " and ".join([*scores[self.scores], *losses])
+
+    def caps(self, terms: Terms, method: Method[Any, Any]) -> Caps:
+        """How often a run is answered: what its plan can need, and what the policy spares or allows."""
+        tests = 2 * terms.rounds + self.spare_asks if self.max_evaluations is None else self.max_evaluations
+        return Caps(terms.rounds * method.asks_per_iteration, self.spare_asks, tests, self.total_bytes)
+
+    def noise_of_tests(self) -> tuple[Noise, ...]:
+        """What the scores of one run cost."""
+        if self.scores != "noised" or self.privacy is None or self.max_evaluations is None:
+            return ()
+        return ((self.privacy.evaluation_sigma, 1.0, self.max_evaluations),)
 
     def check(self, terms: Terms, cost: Cost, earlier: Sequence[Cost]) -> None:
         """Refuse terms that this owner does not accept; `earlier` is what its other runs have cost."""
@@ -145,17 +152,22 @@ class Policy:
             raise Refused(
                 "the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)", Code.POLICY
             )
-        before = [entry for other in earlier for entry in other.noise]
-        bounds = dp_sgd_epsilon([*before, *cost.noise], budget.delta)
+        before = [entry for other in earlier for entry in (*other.noise, *other.tests)]
+        bounds = dp_sgd_epsilon([*before, *cost.noise, *cost.tests], budget.delta)
         epsilon = min(bound for bound in bounds if bound is not None)
         if not epsilon <= budget.epsilon:
             steps = sum(entry[2] for entry in cost.noise)
-            others = f" with {len(earlier)} earlier runs" if before else ""
+            others = f" with {sum(entry[2] for entry in cost.tests)} tests" if cost.tests else ""
+            others += f" with {len(earlier)} earlier runs" if before else ""
             raise Refused(
                 f"the privacy budget is exceeded: {steps} steps with noise {cost.noise[0][0]:g}{others} cost epsilon "
                 f"{epsilon:.3g} at delta {budget.delta:g}, allowed is {budget.epsilon:g}",
                 Code.BUDGET,
             )
+
+    def told(self, reply: Message) -> Message:
+        """A step's reply as it may leave: under a privacy budget without losses, which no noise covers."""
+        return reply if self.privacy is None else without_losses(reply)
 
     def permit(self, step: str, reply: Message) -> None:
         """Refuse to send what the policy forbids."""
@@ -184,6 +196,11 @@ def load_policy(path: Path, door: Methods = DOOR) -> Policy:
     policy = strict(Policy, content, "policy")
     if hint is not None:
         policy = Policy(**{**vars(policy), "privacy": strict(Budget, hint, "policy.privacy")})
+    if policy.scores == "noised" and (policy.privacy is None or policy.max_evaluations is None):
+        raise ConfigError(
+            f'the policy {path} has evaluations = "noised", which are accounted for: it also needs max_evaluations and a '
+            "[privacy] budget"
+        )
     for name in policy.methods or ():
         door.by_name(name)
     return policy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
@@ -18,15 +18,20 @@ from suture.core.message import Kind, Message, Model, Nothing
 from suture.core.metrics import metric_for
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
 from suture.core.streams import Streams
+from suture.federation.owner.account import RunAccount
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
+from suture.federation.owner.keys import StepKey
+from suture.federation.owner.policy import Policy
+from suture.federation.owner.scores import noised, nothing_told, rounded
 from suture.federation.owner.secrecy import Secrecy
 from suture.federation.owner.sitting import Sittings
 from suture.federation.wire.checks import check_finite
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.signatures import Signature, read, signature, wire_types
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Method, S, Task
+from suture.method import Clients, Method, S, Scores, Task
 from suture.privacy.disclosure import EVALUATION_STEP
+from suture.privacy.keystream import Keystream
 from suture.privacy.ledger import RunLedger
 from suture.runs.answers import answers_of
 from suture.runs.appraisal import appraise, examples_of, warnings_of
@@ -47,18 +52,18 @@ class Agreement:
     method: Method[Any, Any]
     graph: GraphBatch
     task: Task
-    permit: Callable[[str, Message], None]
-    """(step, reply): raises `Refused` where the owner's policy forbids what would leave."""
+    policy: Policy
+    """What may leave, and how exactly."""
     data: Data
     """The graph as the owner knows it, with the ids of its nodes."""
     card: DataCard
     """What is known of the owner's graph; it stays here."""
+    account: RunAccount
+    """How often it was answered, and may be."""
     secrecy: Secrecy | None = None
     """If given, replies to summed steps leave under secure aggregation only."""
-    salt: str = ""
-    """A secret of the owner in its random streams, where noise must not be known to the coordinator."""
-    noisy: Mapping[str, int] = field(default_factory=dict)
-    """Steps that cost privacy, and how often each may be run in this run: that often it has been accounted for."""
+    noisy: frozenset[str] = frozenset()
+    """Steps that add noise, which nobody else may be able to draw again."""
 
 
 class RunAtOwner(Generic[S]):
@@ -66,14 +71,14 @@ class RunAtOwner(Generic[S]):
 
     def __init__(self, name: str, agreed: Agreement, folder: Path, terms: dict[str, Json], number: int) -> None:
         self.name, self.agreed, self.folder = name, agreed, make_folder(folder)
-        before = read_json(folder / TERMS, "terms") if (folder / TERMS).exists() else None
-        if number == 0 or before != terms:
-            # Another run, or the same one from its start: nothing of it has been answered yet. What has been charged to a
-            # budget and which sums have been opened stays: a coordinator cannot make an owner forget that.
-            for old in ("journal", "retained"):
-                shutil.rmtree(folder / old, ignore_errors=True)
+        before = read_json(folder / TERMS, "terms") if (folder / TERMS).exists() else terms
+        if before != terms or (number == 0 and not agreed.noisy):
+            # Begun by an earlier version, or from its start: nothing of it has been answered yet. What has been charged to a
+            # budget and which sums have been opened stays: a coordinator cannot make an owner forget that. Replies with
+            # noise stay too: each was paid for, and whoever asks for the same again must get the same noise.
+            shutil.rmtree(folder / "journal", ignore_errors=True)
         write_json(folder / TERMS, terms)
-        self.charged = folder / "charged.txt"
+        self.key = StepKey(folder)
         self.steps = type(agreed.method).steps()
         self.known = wire_types(type(agreed.method))
         self.journal = Journal(folder / "journal")
@@ -90,8 +95,7 @@ class RunAtOwner(Generic[S]):
         self.held: tuple[int, S] = (last.number, self._state(last)) if last else (0, self.initial)
 
     def _rng(self, *labels: int | str) -> Streams:
-        secret = (self.agreed.salt,) if self.agreed.salt else ()
-        return Streams.of(self.agreed.task.seed, self.agreed.graph.ids, *labels, *secret, device=self.agreed.graph.device)
+        return Streams.of(self.agreed.task.seed, self.agreed.graph.ids, *labels, device=self.agreed.graph.device)
 
     def _state(self, entry: Entry) -> S:
         return type(self.initial).unpack(entry.state)
@@ -112,13 +116,12 @@ class RunAtOwner(Generic[S]):
         known = self.journal.get(number)
         if known is None or known.digest != mark:
             message = self._message(step, body)
-            # The same noise on two contents could be subtracted; without noise the streams are those of an embedded run.
-            content = (self._charge(step, mark),) if step in self.agreed.noisy else ()
-            rng = self._rng("ask", number, *content)
-            state, reply = self._run(declared, self.state_before(number), message, rng, round)
-            self.agreed.permit(step, reply)
+            before = self.state_before(number)
+            state, reply = self._run(declared, before, message, self._charged(step, number, mark, before), round)
+            self.agreed.policy.permit(step, reply)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
+            self.key.forget()
             self.held = (number, state)
         else:
             packed = known.reply
@@ -126,27 +129,46 @@ class RunAtOwner(Generic[S]):
         self.journal.forget_before(base)
         return reply, packed
 
-    def _charge(self, step: str, mark: str) -> str:
-        """Write a noisy step down before it is run, and refuse one more than has been accounted for."""
-        with disk_errors("read", self.charged):
-            before = set(self.charged.read_text().splitlines()) if self.charged.exists() else set()
-        line = f"{step} {mark}"
-        if line not in before:
-            if sum(other.startswith(f"{step} ") for other in before) >= self.agreed.noisy[step]:
-                raise Refused(
-                    f"the privacy budget is spent: {step} was accounted for {self.agreed.noisy[step]} times", Code.BUDGET
-                )
-            with disk_errors("write", self.charged), self.charged.open("a") as file:
-                file.write(f"{line}\n")
-        return mark
+    def _charged(self, step: str, number: int, mark: str, before: S) -> Streams:
+        """The streams of a step that is about to be run, once it is written down.
+
+        They are those of an embedded run. A step with noise gets a secret beside them, for this content alone: the same
+        noise on two contents could be subtracted.
+        """
+        rng = self._rng("ask", number)
+        if step not in self.agreed.noisy:
+            self.agreed.account.run(step, None)
+            return rng
+        key = self.key.for_content(str(number).encode(), mark.encode(), before.pack())
+        self.agreed.account.run(step, key)
+        return dataclasses.replace(rng, secret=Keystream(key))
 
     def evaluate(self, number: int, body: bytes) -> Message:
-        """Test the model; nothing is kept."""
+        """Test the model; nothing is kept but what was told, which is told again if the same is asked again."""
         declared = self._declared(EVALUATION_STEP)
         message = self._message(EVALUATION_STEP, body)
-        _, reply = self._run(declared, self.state_before(number + 1), message, self._rng("ask", number))
-        self.agreed.permit(EVALUATION_STEP, reply)
+        policy, account = self.agreed.policy, self.agreed.account
+
+        def told() -> bytes:
+            _, reply = self._run(declared, self.state_before(number + 1), message, self._rng("ask", number))
+            if not isinstance(reply, Scores):
+                raise Refused(f"a test gives scores, not a {type(reply).__name__}", Code.UNDECLARED)
+            return self._told(reply).pack()
+
+        where = f"{number} {self.held[0]} {account.ran.total()}"
+        mark = hashlib.sha256(where.encode() + b"\0" + body).hexdigest()
+        packed = None if policy.scores == "off" else account.test(mark, told)
+        reply = nothing_told(self.agreed.graph.ids) if packed is None else Scores.unpack(packed)
+        policy.permit(EVALUATION_STEP, reply)
         return reply
+
+    def _told(self, scores: Scores) -> Scores:
+        """Scores as the policy lets them leave."""
+        policy = self.agreed.policy
+        if policy.scores == "noised" and policy.privacy is not None:
+            metric = metric_for(self.agreed.task.metric, "link" if self.agreed.task.link else "node")
+            return noised(scores, metric.name, policy.privacy.evaluation_sigma, Keystream(Keystream.fresh()))
+        return rounded(scores) if policy.scores == "rounded" else scores
 
     def retain(self, number: int, base: int, body: bytes) -> None:
         """Keep the complete model as it is after step `number`, for the owner's own use."""
@@ -158,6 +180,7 @@ class RunAtOwner(Generic[S]):
 
     def record(self, number: int, step: str, reply: Message) -> None:
         """Write down what leaves, before it does."""
+        self.agreed.account.send(sum(reply.nbytes()))
         self.ledger.record(number, step, "up", reply)
         self.lines.flush()
 
@@ -243,5 +266,6 @@ class RunAtOwner(Generic[S]):
         new: S
         reply: Message
         new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
+        reply = self.agreed.policy.told(reply)  # before it is checked: a loss that is not finite would tell by a refusal
         check_finite(reply)
         return new, reply
