@@ -106,7 +106,9 @@ def one_sentence(action: Callable[[], int], capsys: pytest.CaptureFixture[str]) 
 @pytest.fixture(scope="module")
 def made_kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hostile") / "kits"
-    assert main(["federation", "create", "--owners", "a,b", "--server", "localhost:1", "--out", str(out)]) == 0
+    assert (
+        main(["federation", "create", "--owners", "a,b", "--server", "localhost:1", "--with-keys", "--out", str(out)]) == 0
+    )
     return out
 
 
