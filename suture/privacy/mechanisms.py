@@ -27,6 +27,7 @@ length it may then have: the account of sigma holds as it stands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -73,7 +74,32 @@ class SampledNeighbours:
     """r of a Bernoulli sampler that what was learnt goes through afterwards."""
 
 
-Mechanism = NoisyGradients | SampledNeighbours
+@dataclass(frozen=True)
+class NoisySums:
+    """A method's statement that it hears edges only by sums over neighbours with noise on them; see `suture.nn.aggregates`.
+
+    They are computed once for a graph, so that they cost the same however often they are used.
+    """
+
+    hops: int
+    """Sums after one another, each with noise of its own."""
+    sigma: float
+    """The noise on them; their rows have length one."""
+    most: int = 0
+    """Node level: the most sums that a node stands in; 0: edge level."""
+
+    @property
+    def sensitivity(self) -> float:
+        """How much an edge in both directions, or a node, changes one hop's sums, in L2."""
+        return math.sqrt(self.most or 2)
+
+    @property
+    def multiplier(self) -> float:
+        """Noise as a multiple of the sensitivity, as accountants want it."""
+        return self.sigma / self.sensitivity
+
+
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
@@ -102,6 +128,11 @@ def noise_like(tree: Tree, deviation: float, rng: Streams) -> Tree:
         normal = rng.fork("noise", name).normal(one_row_each, value[0].numel())
         out[name] = normal.view_as(value).to(value.dtype).mul_(deviation)
     return out
+
+
+def noise_rows(ptr: Tensor, width: int, deviation: float, rng: Streams) -> Tensor:
+    """N(0, deviation^2), float32 [N, width]; the rows of client k, as `ptr` [K + 1] divides them, from its stream."""
+    return rng.fork("noise").normal(ptr, width).mul_(deviation)
 
 
 def private_gradient(
