@@ -27,6 +27,7 @@ Legend: K clients, N nodes, W width of encoded rows, J hops.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -75,19 +76,22 @@ def width_of(settings: ModelSettings, outputs: int) -> int:
     return outputs if settings.gap_level == "edge" else settings.hidden
 
 
-def noised_hops(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: int) -> Tensor:
-    """x^1..x^J of every node side by side, [N, J W]; without noise on a graph that is public."""
+def noised_sums(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Hop by hop x^{j-1} and z^j, both [N, W]; without noise on a graph that is public."""
     listed, row = heard(graph, settings, seed), encoded(graph, settings, outputs, seed)
     deviation = 0.0 if graph.public else settings.gap_sigma
     rng = Streams.of(seed, _named_by_content(graph), "noise on sums", device=graph.device) if deviation else None
-    found = []
     for hop in range(1, settings.gap_hops + 1):
         total = listed.times(row)
         if rng is not None:
             total = total + noise_rows(graph.segments.ptr, row.shape[1], deviation, rng.fork("hop", hop))
+        yield row, total
         row = row_normalised(total)
-        found.append(row)
-    return torch.cat(found, 1)
+
+
+def noised_hops(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: int) -> Tensor:
+    """x^1..x^J of every node side by side, [N, J W]."""
+    return torch.cat([row_normalised(total) for _, total in noised_sums(graph, settings, outputs, seed)], 1)
 
 
 def _named_by_content(graph: GraphBatch) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtr
 
 
 def composed_mu(multiplier: float, times: int) -> float:
@@ -25,8 +25,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     if mu == 0:
         return 0.0
     # e^epsilon overflows where the probability it stands before vanishes.
-    second = math.exp(min(epsilon + float(norm.logcdf(-mu / 2 - epsilon / mu)), 0.0))
-    return max(0.0, float(norm.cdf(mu / 2 - epsilon / mu)) - second)
+    second = math.exp(min(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)), 0.0))
+    return max(0.0, float(ndtr(mu / 2 - epsilon / mu)) - second)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
