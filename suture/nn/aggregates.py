@@ -19,7 +19,8 @@ How much one row can change (Delta, L2, for one hop; rows have length one):
 
 The noise is a pure function of the run's seed, the client and the graph it hides. So a resumed run, a test and a prediction
 on the same graph meet the same noise, which tells nothing new; on a graph that differs by one edge it is independent:
-two sums with the same noise could be subtracted from one another.
+two sums with the same noise could be subtracted from one another. A run's seed is public, so at a real owner the noise is a
+function of the owner's own key (`GraphBatch.secret`) in its place.
 
 Legend: K clients, N nodes, W width of encoded rows, J hops.
 """
@@ -37,7 +38,7 @@ from suture.core.streams import Streams
 from suture.graph import edges
 from suture.graph.batch import GraphBatch
 from suture.nn.encoders import classified, projected, row_normalised
-from suture.privacy.mechanisms import noise_rows
+from suture.privacy.mechanisms import noise_rows, secret_rows
 from suture.settings import ModelSettings
 
 
@@ -79,14 +80,22 @@ def width_of(settings: ModelSettings, outputs: int) -> int:
 def noised_sums(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Hop by hop x^{j-1} and z^j, both [N, W]; without noise on a graph that is public."""
     listed, row = heard(graph, settings, seed), encoded(graph, settings, outputs, seed)
-    deviation = 0.0 if graph.public else settings.gap_sigma
-    rng = Streams.of(seed, _named_by_content(graph), "noise on sums", device=graph.device) if deviation else None
+    names = [] if graph.public or settings.gap_sigma == 0 else _named_by_content(graph)
     for hop in range(1, settings.gap_hops + 1):
         total = listed.times(row)
-        if rng is not None:
-            total = total + noise_rows(graph.segments.ptr, row.shape[1], deviation, rng.fork("hop", hop))
+        if names:
+            total = total + _noise(graph, settings, seed, names, hop, row.shape[1])
         yield row, total
         row = row_normalised(total)
+
+
+def _noise(graph: GraphBatch, settings: ModelSettings, seed: int, names: list[str], hop: int, width: int) -> Tensor:
+    """The noise of one hop, [N, W]: from the owner's key if it has one, else from the run's seed."""
+    ptr, deviation = graph.segments.ptr, settings.gap_sigma
+    if graph.secret is not None:
+        return secret_rows(ptr, width, deviation, "\x1f".join([graph.secret.hex(), str(seed), *names, str(hop)]).encode())
+    rng = Streams.of(seed, names, "noise on sums", device=graph.device)
+    return noise_rows(ptr, width, deviation, rng.fork("hop", hop))
 
 
 def noised_hops(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: int) -> Tensor:

@@ -27,10 +27,12 @@ length it may then have: the account of sigma holds as it stands.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,6 +135,16 @@ def noise_like(tree: Tree, deviation: float, rng: Streams) -> Tree:
 def noise_rows(ptr: Tensor, width: int, deviation: float, rng: Streams) -> Tensor:
     """N(0, deviation^2), float32 [N, width]; the rows of client k, as `ptr` [K + 1] divides them, from its stream."""
     return rng.fork("noise").normal(ptr, width).mul_(deviation)
+
+
+def secret_rows(ptr: Tensor, width: int, deviation: float, key: bytes) -> Tensor:
+    """The same from a key that nobody else has, by SHAKE-256, in the place of streams whose seed is public."""
+    rows = int(ptr[-1])
+    words = np.frombuffer(hashlib.shake_256(key).digest(8 * rows * width), dtype=np.int64).reshape(rows, width)
+    # 53 bits, half a step away from 0 and 1, where the inverse error function is infinite.
+    uniform = torch.from_numpy((words >> 11) & ((1 << 53) - 1)).double().add_(0.5).mul_(2.0**-53)
+    normal: Tensor = torch.special.ndtri(uniform.clamp_max_(1 - 2.0**-53))
+    return normal.mul_(deviation).float().to(ptr.device)
 
 
 def private_gradient(

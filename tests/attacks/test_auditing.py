@@ -30,10 +30,10 @@ from suture.privacy.audited import Audited
 from suture.settings import ModelSettings, TrainingSettings
 from suture.testing.world import small_world
 
-CANARIES, ROUNDS = 300, 4
+CANARIES, ROUNDS = 250, 3
 NETWORK = ModelSettings(hidden=8)
-FULL = TrainingSettings(rounds=ROUNDS, dp_sigma=2.0, dp_clip=0.5)
-DRAWN = replace(FULL, batch_size=10, dp_sigma=0.7, rounds=3)
+FULL = TrainingSettings(rounds=ROUNDS, dp_sigma=1.5, dp_clip=0.5)
+DRAWN = replace(FULL, batch_size=10, dp_sigma=0.7, rounds=2)
 Break = Callable[[pytest.MonkeyPatch], None]
 
 

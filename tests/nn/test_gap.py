@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 from torch import Tensor
 
 import suture
@@ -26,7 +26,7 @@ from suture.methods import METHODS
 from suture.nn.aggregates import bounded, encoded, heard, noised_hops
 from suture.nn.backbones import Gap, make_backbone
 from suture.nn.encoders import RIDGE, classified, projected
-from suture.privacy.mechanisms import noise_rows
+from suture.privacy.mechanisms import noise_rows, secret_rows
 from suture.runs.plan import plan
 from suture.settings import ModelSettings
 from suture.testing import properties
@@ -176,6 +176,17 @@ def test_the_same_graph_meets_the_same_noise_and_another_graph_another() -> None
     assert lonely and not torch.allclose(other[lonely], all_at_once[lonely])
     torch.testing.assert_close(other[first:], all_at_once[first:])
     assert not torch.allclose(hops_of(graph, settings, 1), all_at_once)
+
+
+def test_an_owners_key_takes_the_place_of_the_public_seed() -> None:
+    settings, graph = replace(QUIET, gap_sigma=1.0, gap_hops=1), world().select([world().ids[0]])
+    own, others = (replace(graph, secret=bytes([k]) * 32) for k in (1, 2))
+    assert torch.equal(hops_of(own, settings), hops_of(own, settings))
+    assert not torch.allclose(hops_of(own, settings), hops_of(others, settings))
+    assert not torch.allclose(hops_of(own, settings), hops_of(graph, settings))
+    noise = secret_rows(torch.tensor([0, 40_000]), 2, 3.0, b"key")
+    assert (float(noise.mean()), float(noise.std())) == pytest.approx((0.0, 3.0), abs=0.05)
+    assert kstest(noise.flatten().numpy() / 3, "norm").pvalue > 1e-3
 
 
 def test_a_public_graph_gets_no_noise() -> None:
