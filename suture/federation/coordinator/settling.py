@@ -25,7 +25,7 @@ from suture.federation.wire.description import Description, fitting, in_common, 
 from suture.federation.wire.frames import ANSWERS
 from suture.federation.wire.orders import Order
 from suture.federation.wire.reasons import BadReply, Reason
-from suture.federation.wire.terms import Terms, census_terms, terms_of
+from suture.federation.wire.terms import Terms, census_terms, check_bounds, terms_of
 from suture.graph.target import Target
 from suture.method import Task, check_target
 from suture.methods.census import Census, Counted
@@ -38,6 +38,8 @@ from suture.seam import Audit, Cohort, Transport, sample_size
 
 TERMS, CENSUS = "terms.json", "census.jsonl"
 """What was agreed on, and the ledger of what was sent for it."""
+NOT_NEGATIVE = frozenset({"size", "filled", "other", "label_size", "trained", "edges"})
+"""Sums of a census that are of sizes and shares."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,27 @@ class Concluding:
         @wraps(body)
         def tried(server: Counted, cohort: Cohort) -> Counted:
             counted = body(server, cohort)
-            if not float(counted.totals["trained"]) > 0:
-                raise DataError(
-                    "no owner has a labelled node that trains; label more nodes, or give masks with some of each"
-                )
-            if counted.square.numel():
-                terms = terms_of(self.made, self.common, self.secure, self.counts(counted))
-                terms.handling.check(terms.features, terms.classes)
+            self._check(counted)
             return counted
 
         return tried
+
+    def _check(self, counted: Counted) -> None:
+        totals = counted.totals
+        if not float(totals["trained"]) > 0:
+            raise DataError("no owner has a labelled node that trains; label more nodes, or give masks with some of each")
+        counts = {name: value for name, value in totals.items() if name in NOT_NEGATIVE}
+        if self.common.kind != "value":
+            counts["label"] = totals["label"]
+        if self.weighted:
+            counts["edge_weight"] = totals["edge_weight"]
+        counts |= {"square": counted.square, "label_square": counted.label_square}
+        for name, value in counts.items():
+            if bool((value < 0).any()):
+                raise DataError(f"together the owners counted {name} below zero")
+        if counted.square.numel():
+            terms = terms_of(self.made, self.common, self.secure, self.counts(counted))
+            terms.handling.check(terms.features, terms.classes)
 
     def counts(self, counted: Counted) -> Counts:
         """What follows from the census."""
@@ -106,6 +119,7 @@ class Settling:
         if needs_census(protocol, common.kind, weighted):
             counts = self._counted(common, weighted)
         terms = terms_of(self.made, common, self.order.secure, counts, self.transport.owners)
+        check_bounds(terms)
         self._keep_card(common, terms, counts)
         write_json(self.path / TERMS, terms.as_json())
         return terms

@@ -37,8 +37,14 @@ SHARE_TOLERANCE = 1e-6
 # What owners describe, and terms.
 
 MOST_FEATURES = 1 << 20
-MOST_LAYERS = 64
-"""Also hops and attention heads of a network, and layers of sampled neighbours."""
+DEEP = frozenset({"layers", "hops", "heads", "depth", "learner_layers", "personal_layers"})
+MOST_DEEP = 64
+"""Settings by which a network is one after the other: each costs a pass."""
+MANY = frozenset({"most", "fanout", "neighbours", "k", "clusters", "proxy_blocks", "proxy_block_size", "exchanged"})
+MOST_MANY = 1024
+"""Settings that say how many there are of something for each node: they multiply what a step takes."""
 MOST_SETTING = 1 << 20
-"""Any whole number of a model's or a method's settings: widths, batches, neighbours. How many parameters follow of them is
-the owner's own question, see its policy."""
+"""Any other whole number of a model's or a method's settings: widths, batches, rounds. How many parameters follow of them
+is the owner's own question, see its policy."""
+MOST_SCALAR = 1 << 26
+"""A whole number in a message to an owner, such as how many nodes the largest owner has: memory is taken by it."""

@@ -46,6 +46,8 @@ def check_finite(message: Record) -> None:
     for name, value in message.contents():
         if isinstance(value, float) and not math.isfinite(value):
             raise IntegrityError(f"{name} of its {type(message).__name__} is {value}")
+        if isinstance(value, int) and abs(value) > bounds.MOST_SCALAR and isinstance(message, Message):
+            raise IntegrityError(f"{name} of its {type(message).__name__} is beyond {bounds.MOST_SCALAR:,}")
 
 
 def _is_finite(tensor: Tensor) -> bool:
