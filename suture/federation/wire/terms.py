@@ -131,8 +131,8 @@ def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, M
 
 def check_bounds(terms: Terms) -> None:
     """Refuse settings of a size that no run has, before a method is built of them: some make lists as long."""
-    if terms.features > bounds.MOST_FEATURES or terms.classes > bounds.MOST_SETTING or terms.rounds > bounds.MOST_SETTING:
-        raise ConfigError(f"{terms.features} features, {terms.classes} classes or {terms.rounds} iterations are too many")
+    if terms.features > bounds.MOST_FEATURES or terms.rounds > bounds.MOST_SETTING:
+        raise ConfigError(f"{terms.features} features or {terms.rounds} iterations are too many")
     settings = {"model": vars(terms.model), "training": vars(terms.training), terms.method: terms.fields}
     for where, values in settings.items():
         for name, value in values.items():
