@@ -9,6 +9,7 @@ anything is made of them.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
