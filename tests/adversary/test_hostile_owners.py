@@ -376,9 +376,13 @@ def test_too_few_are_left(shards: Path, tmp_path: Path) -> None:
     parties = Parties(tmp_path / "owners", shards, at("ask", refuses, 2))
     parties.hostile = set(OWNERS[1:])
     leg = coordinator(planned(), tmp_path, parties)
-    with pytest.raises(TooFew, match=r"a round needs at least 2 owners \(min_owners\), and 1 of 5 are left"):
+    with pytest.raises(Refused, match=r"a round needs at least 2 owners \(min_owners\), and 1 of 5 are left") as caught:
         leg.carry_on()
-    assert leg.status.state == State.FAILED
+    assert caught.value.code == Code.POLICY and leg.status.state == State.REFUSED
+    parties = Parties(tmp_path / "bad" / "owners", shards, at("evaluate", lambda asked, told: b"no", 1))
+    parties.hostile = set(OWNERS[1:])
+    with pytest.raises(TooFew, match=r"left out: client-01, client-02, client-03, client-04 \(malformed frame"):
+        coordinator(planned(), tmp_path / "bad", parties).carry_on()
 
 
 def test_an_iteration_is_begun_anew_only_if_others_are_left(shards: Path, tmp_path: Path) -> None:

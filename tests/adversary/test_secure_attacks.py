@@ -444,7 +444,8 @@ def carried_out(
             asked = Frame.unpack(request).parts()
             told = Frame.unpack(parties.desks[owner].answer(request)).parts()
             if owner == BAD:
-                told = [spoil(f"{a.header['verb']} {a.header.get('number')}", t) for a, t in zip(asked, told, strict=False)]
+                said = [f"{a.header['verb']} {a.header.get('number')}" for a in asked]
+                told = [spoil(what, t).answering(a) for what, a, t in zip(said, asked, told, strict=False)]
             return Frame.several(told).pack()
 
     faults = FaultSettings(**{**vars(QUICK), "on_loss": "continue", "patience": 0.0})

@@ -91,11 +91,15 @@ class Attendance:
         if self.absent and everybody - len(self.absent) < faults.min_owners:
             if everybody - len(self.banned) >= faults.min_owners:
                 raise CannotGoOn(self.absent)  # those that did not answer may come back, and are enough then
-            why_each = "; ".join(f"owner {owner} is left out: {why.text}" for owner, why in self.absent.items())
-            raise TooFew(
-                f"{why_each}; a round needs at least {faults.min_owners} owners (min_owners), and "
-                f"{everybody - len(self.absent)} of {everybody} are left"
+            left = everybody - len(self.absent)
+            text = (
+                f"{_each(self.absent)}; a round needs at least {faults.min_owners} owners (min_owners), and {left} of "
+                f"{everybody} are left"
             )
+            codes = {why.code for why in self.absent.values()}
+            if len(codes) == 1 and not codes & {Code.BAD_REPLY, Code.NO_ANSWER, Code.NOT_OPENED}:
+                raise Refused(text, *codes)  # it is the run that they refuse
+            raise TooFew(text)
 
     def settle(self, bad: Failures, step: str, number: int) -> None:
         """An owner that refuses, or answers what cannot be used, is not asked again: its fault ends there.
@@ -110,6 +114,14 @@ class Attendance:
             self.audit.note(event, run=self.calls.run, owner=owner, step=step, number=number, **why)
         if ended and self.calls.faults.on_loss == "wait":
             raise _the_end(ended, step)
+
+
+def _each(absent: Mapping[str, Reason]) -> str:
+    """Who is left out and why; who is for the same reason together."""
+    by_text: dict[str, list[str]] = {}
+    for owner, why in absent.items():
+        by_text.setdefault(why.text, []).append(owner)
+    return "; ".join(f"left out: {', '.join(owners)} ({text})" for text, owners in by_text.items())
 
 
 def _may_come_back(error: Exception) -> bool:
