@@ -128,6 +128,7 @@ class Coordinator:
             ledger=ledger,
             secure=self.order.secure,
             robust=robust,
+            left_out=settling.left_out,
         )
         runner = Runner(method, protocol, task, cohort, ledger, folder, robust=robust)
         runner.carry_on(self._watch, self.stop)

@@ -17,6 +17,7 @@ from suture.core.storage import Json, make_folder
 from suture.errors import SutureError
 from suture.federation.owner.run import Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
+from suture.federation.wire.bounds import MOST_REQUEST_BYTES
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.privacy.disclosure import EVALUATION_STEP
@@ -55,18 +56,22 @@ class Desk:
         """Never raises: a refusal is an answer too."""
         with self._lock:
             try:
+                if len(request) > MOST_REQUEST_BYTES:
+                    raise Refused(
+                        f"a request of {len(request):,} bytes, at most {MOST_REQUEST_BYTES:,} are read", Code.MALFORMED
+                    )
                 requests = Frame.unpack(request).parts()
             except SutureError as error:
                 return self._refusal("refused", Reason.of(error), {}).pack()
             answers: list[Frame] = []
             for frame in requests:
-                answers.append(self._answer(frame))
+                answers.append(self._answer(frame).answering(frame))
                 if answers[-1].refused is not None:
                     break  # what comes behind was asked in the belief that this would be done
             return Frame.several(answers).pack()
 
     def _answer(self, frame: Frame) -> Frame:
-        details = {key: value for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
+        details = {key: _short(value) for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
         try:
             verb = frame.text("verb")
             if verb not in self._verbs:
@@ -136,3 +141,8 @@ class Desk:
         run.finish(frame.number("number"), frame.body)
         self.audit.note("finished", run=run.name, sent_bytes=run.ledger.totals["up"])
         return Frame({"finished": True})
+
+
+def _short(value: Json) -> Json:
+    """For a line of the audit log, which nobody else may fill."""
+    return value if isinstance(value, int | float | None) else str(value)[:100]

@@ -20,6 +20,7 @@ from suture.federation.owner.holding import Holding, read_holding
 from suture.federation.owner.policy import Policy, load_policy
 from suture.federation.owner.run import Agreement
 from suture.federation.owner.secrecy import Secrecy
+from suture.federation.owner.weighing import weigh
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms, read_terms
 from suture.graph.batch import GraphBatch
@@ -107,6 +108,8 @@ class Owner:
         terms, method = read_terms(content, self.door)
         self._check_fit(terms)
         link = terms.task == "link"
+        task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
+        weigh(self.policy, terms, method, task)
         try:
             if not link and not terms.is_census:
                 check_target(method, terms.handling.target)
@@ -124,7 +127,6 @@ class Owner:
             )
         secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure else None
         self._charge(run, content, terms, method, graph)
-        task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
         return Agreement(
             method=method,
             graph=graph,
