@@ -25,7 +25,7 @@ from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs
 from suture.graph.target import Kind as TargetKind
 from suture.graph.target import Target
-from suture.nn.backbones import Backbone, make_backbone
+from suture.nn.backbones import GAP, Backbone, make_backbone
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.privacy.mechanisms import Mechanism
 from suture.seam import Cohort as Cohort
@@ -141,6 +141,9 @@ class Method(ABC, Generic[V, S]):
     asks_per_iteration: ClassVar[int] = 1
     """How often one iteration asks the same step at most: an owner does not answer more often than the plan can need."""
 
+    edges_by_layers: ClassVar[bool] = False
+    """Edges reach what a client computes by the layers of its network alone, on its own graph: noise on sums hides them."""
+
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
 
@@ -150,6 +153,12 @@ class Method(ABC, Generic[V, S]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
+        kind = type(self)
+        if self.model.kind == GAP and not (kind.edges_by_layers and kind.seen is Method.seen):
+            raise ConfigError(
+                f"model.kind gap hides edges by noise on what layers hear, and {self.name} has layers of its own or uses "
+                "edges outside of them; choose a method that does not, such as fedavg, or another model.kind"
+            )
 
     @abstractmethod
     def init_server(self, task: Task) -> V:
@@ -205,7 +214,7 @@ class Method(ABC, Generic[V, S]):
         """The network the settings name, or the user's own."""
         if task.module is not None:
             return ModuleBackbone(self.model, task.features, task.classes, task.module)
-        return make_backbone(self.model, task.features, task.classes)
+        return make_backbone(self.model, task.features, task.classes).for_run(task.seed)
 
     def initial_params(self, task: Task) -> Tree:
         """Weights [1, ...] everybody can compute from the run's public seed."""

@@ -41,7 +41,7 @@ PARTITIONS = Choice(
     "suture.partitions",
     ("auto", "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
 )
-BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp"))
+BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp", "gap"))
 METRICS = Choice(
     "metric",
     "suture.metrics",
@@ -112,7 +112,7 @@ class ModelSettings:
     kind: Annotated[str, BACKBONES] = "gcn"
     """Backbone."""
     layers: Count = 2
-    """Message-passing layers (gprgnn, mlp: linear layers)."""
+    """Message-passing layers (gprgnn, mlp, gap: linear layers)."""
     hidden: Count = 64
     """Width of every hidden layer."""
     dropout: DroppedShare = 0.5
@@ -125,6 +125,14 @@ class ModelSettings:
     """gprgnn: propagation steps."""
     teleport: Share = 0.1
     """gprgnn: initial restart probability of its personalised-PageRank weights."""
+    gap_hops: Count = 1
+    """gap: how far sums over neighbours reach; each hop has noise of its own and costs as much as the first."""
+    gap_sigma: NonNegative = 1.0
+    """gap: noise on sums over neighbours, whose rows have length one; 0: none. See docs/privacy.md."""
+    gap_level: Literal["edge", "node"] = "edge"
+    """gap: what the noise hides: one edge, or (with training.dp_sigma) one node with whom it tells."""
+    gap_max_degree: Count = 10
+    """gap at node level: how many others a node tells; of more, so many are drawn."""
     narrow_first: bool = False
     """gcn, sage: whichever of product and propagation leaves fewer columns first: the same up to rounding, and sooner."""
 

@@ -1,41 +1,51 @@
-"""`suture owner audit`, `suture coordinator audit`."""
+"""`suture audit`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
-from suture.commands.kits import engine
-from suture.core.storage import Json
+from suture.attacks.auditing import Effort, audit, client_graph
+from suture.commands.request import Request, Work, planned, use_device
+from suture.commands.running import STDOUT, check_json_target, write_results
+from suture.core.storage import write_json
 from suture.errors import ConfigError
-from suture.federation.audit import AUDIT, read_audit, verify_audit
-from suture.federation.flare.places import HOME
+from suture.privacy.audited import AUDIT
 from suture.report import console
-from suture.report.text import count
+from suture.report.privacy import audit_table
+from suture.runs.folder import is_comparison, manifest_of, place_of, read_plan
+from suture.runs.prepare import Source
 
 
-def show(path: Path, role: str, verify: bool) -> None:
-    """Print a party's audit log, or whether it is whole."""
-    kit = engine().kits.Kit.read(path, role)
-    home = kit.path / HOME
-    if not (home / AUDIT).exists():
-        raise ConfigError(f"{kit.name} has no audit log yet ({home / AUDIT}); it begins when the party is started")
-    if not verify:
-        console.results().print(events(read_audit(home / AUDIT)))
-        return
-    head, aside = verify_audit(home)
-    console.results().print(
-        f"{count(head.lines, 'line')}, none changed since it was written; the last one's hash: {head.chain}"
-    )
-    for line in aside:
-        console.results().print(f"not vouched for: {line}", soft_wrap=True)
+@dataclass(frozen=True)
+class Subject:
+    """What is audited: a run, or what is asked for; and whose data."""
+
+    run: Path | None
+    asked: Request
+    client: str | None
 
 
-def events(lines: list[dict[str, Json]]) -> Table:
-    """Lines of an audit log as a table."""
-    table = console.grid("time", "event", "details")
-    for line in lines:
-        details = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("time", "party", "event"))
-        table.add_row(*(console.shortened(text) for text in (str(line.get("time")), str(line.get("event")), details)))
-    return table
+def show_audit(subject: Subject, work: Work, effort: Effort) -> bool:
+    """Audit, print and keep what was found; whether every account still stands."""
+    if not 0 < effort.delta < 1:
+        raise ConfigError(f"--delta must be between 0 and 1, got {effort.delta}")
+    check_json_target(work.json)
+    use_device(work)
+    made, manifest = planned(subject.asked) if subject.run is None else read_plan(subject.run), subject.asked.manifest
+    if subject.run is not None:
+        if is_comparison(subject.run):
+            runs = [str(place_of(subject.run, method.name, seed)) for method in made.methods for seed in made.seeds]
+            raise ConfigError(f"{subject.run} is a comparison; choose one of its runs: {', '.join(runs)}")
+        manifest = manifest_of(subject.run)
+    method, seed = made.methods[0], made.seeds[0]
+    prepared = Source(made, manifest=manifest, data_root=work.data_root).prepared(seed)
+    graph = client_graph(prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method), subject.client)
+    found = [one.as_json() for one in audit(method, graph, prepared.task, effort)]
+    if subject.run is not None:
+        write_json(subject.run / AUDIT, {"audits": found})
+    if work.json is not None:
+        write_results(found, work.json)
+    if work.json != STDOUT:
+        console.results().print(audit_table(found))
+    return all(one["holds"] for one in found)

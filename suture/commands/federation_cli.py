@@ -94,17 +94,17 @@ def owner_audit(kit: opt.KitFolder, verify: Verify = False) -> None:
     Every line holds a hash of all before it, and every finished run the hash of the line it ended with. A log that was
     changed or cut off is named with its line; the exit code is 2.
     """
-    from suture.commands import auditing
+    from suture.commands import audit_logs
 
-    auditing.show(kit, "owner", verify)
+    audit_logs.show(kit, "owner", verify)
 
 
 @command(coordinator_app, "audit", "suture coordinator audit kits/coordinator --verify")
 def coordinator_audit(kit: opt.KitFolder, verify: Verify = False) -> None:
     """Show the coordinator's audit log, or check it as `suture owner audit` does."""
-    from suture.commands import auditing
+    from suture.commands import audit_logs
 
-    auditing.show(kit, "coordinator", verify)
+    audit_logs.show(kit, "coordinator", verify)
 
 
 @command(

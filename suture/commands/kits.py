@@ -59,7 +59,7 @@ def predict(path: Path, run: str | None, out: Path | None) -> None:
 def show_ledger(path: Path, run: str | None) -> None:
     """What has left this owner, by run, step and field; then its audit log."""
     kit = engine().kits.Kit.read(path, "owner")
-    from suture.commands import auditing
+    from suture.commands import audit_logs
     from suture.federation.audit import AUDIT, read_audit
     from suture.federation.wire.names import run_name
 
@@ -87,7 +87,7 @@ def show_ledger(path: Path, run: str | None) -> None:
         screen.print(console.titled(f"sent in {file.parent.name}", table))
         screen.print()
     noted = [line for line in read_audit(kit.path / HOME / AUDIT) if run is None or line.get("run") in wanted]
-    screen.print(console.titled("audit", auditing.events(noted)))
+    screen.print(console.titled("audit", audit_logs.events(noted)))
 
 
 def status(path: Path) -> None:

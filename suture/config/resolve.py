@@ -183,9 +183,27 @@ def _check_together(protocol: Protocol) -> None:
             f"seeds must differ from one another, got {written(protocol.seeds)}",
         ),
     )
-    for broken, sentence in rules:
+    for broken, sentence in (*rules, *_rules_of_gap(protocol)):
         if broken:
             raise ConfigError(sentence)
+
+
+def _rules_of_gap(protocol: Protocol) -> tuple[tuple[bool, str], ...]:
+    """What noise on sums over neighbours cannot hide."""
+    model, training = protocol.model, protocol.training
+    if model.kind != "gap":
+        return ()
+    return (
+        (
+            protocol.task == "link",
+            "model.kind gap hides edges, and link prediction is trained to tell them: choose another model.kind",
+        ),
+        (
+            model.gap_level == "node" and model.gap_sigma > 0 and training.dp_sigma == 0,
+            "model.gap_level node hides what a node tells its neighbours, while its own features and label reach weights by "
+            "its loss: set training.dp_sigma above 0, or model.gap_level=edge",
+        ),
+    )
 
 
 def _overlay(below: Table, above: Table) -> dict[str, object]:

@@ -2,7 +2,9 @@
 
     b"SUT1" | header length (4 bytes, little endian) | JSON header | tensor bytes in header order
 
-The header names the record's type, its clients, its scalars, and path, type and shape of every tensor.
+The header names the record's type, its clients, its scalars, and path, type and shape of every tensor. Reading one takes
+no more memory than a few times its bytes, whatever its header says: shapes are compared with the bytes that are there before
+anything is made of them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from suture.core.headers import HeaderBounds, read_header
 from suture.errors import IntegrityError
 
 Scalar = int | float | bool | str
@@ -22,6 +25,14 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
 }
+
+MOST_TENSORS = 4096
+"""A model has some dozens; each costs microseconds to make, however small it is."""
+MOST_DIMENSIONS = 8
+MOST_OF_EMPTY = 1 << 24
+"""An empty tensor may have other dimensions of any size, and whoever allocates by them would be surprised: their product."""
+HEADER = HeaderBounds(size=1 << 20, elements=1 << 16, depth=8)
+"""A model of a hundred layers has 10 kB; a thousand clients' names have 20."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -61,11 +72,13 @@ def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
     if data[:4] != MAGIC:
         raise _refusal("it does not start like one of ours")
     end = 8 + int.from_bytes(data[4:8], "little")
+    if end > len(data):
+        raise _refusal("its header is cut short")
     try:
-        header = json.loads(data[8:end])
-    except (ValueError, RecursionError) as error:
-        raise _refusal("its header cannot be read") from error
-    if not isinstance(header, dict) or set(header) != {"type", "ids", "scalars", "tensors"}:
+        header = read_header(data[8:end], HEADER, finite=False)
+    except ValueError as error:
+        raise _refusal(f"its header cannot be read: {error}") from error
+    if set(header) != {"type", "ids", "scalars", "tensors"}:
         raise _refusal("its header is not complete")
     return header, end
 
@@ -78,6 +91,8 @@ def parse(data: bytes) -> tuple[str, tuple[str, ...], dict[str, Scalar], dict[st
     plain = isinstance(kind, str) and isinstance(scalars, dict) and isinstance(ids, list) and isinstance(layout, list)
     if not plain or not all(isinstance(name, str) for name in ids) or len(set(ids)) != len(ids):
         raise _refusal("its header has entries of another kind")
+    if len(layout) > MOST_TENSORS:
+        raise _refusal(f"it holds {len(layout):,} tensors, at most {MOST_TENSORS:,} are read")
     tensors: dict[str, Tensor] = {}
     for entry in layout:
         path, dtype, shape = _layout_of(entry)
@@ -98,6 +113,8 @@ def _layout_of(entry: object) -> tuple[str, torch.dtype, list[int]]:
         path, dtype, shape = entry
         named = isinstance(path, str) and isinstance(dtype, str) and dtype in DTYPES
         if named and isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape):
+            if len(shape) > MOST_DIMENSIONS or (0 in shape and math.prod(n for n in shape if n) > MOST_OF_EMPTY):
+                raise _refusal("its header describes an impossible tensor")
             return path, DTYPES[dtype], shape
     raise _refusal("its header does not describe its tensors")
 

@@ -87,6 +87,10 @@ class GraphBatch:
     """What each edge weighs, float [E], above 0; None: all alike."""
     target: Target = ONE_CLASS
     """What `y` means."""
+    public: bool = False
+    """Drawn from the run's public seed: its edges are nobody's secret."""
+    secret: bytes | None = None
+    """A real owner's own key, from which noise on its edges is drawn; None: the noise follows from the run's seed."""
 
     def __post_init__(self) -> None:
         weights = None if self.edge_weight is None else tuple(self.edge_weight.shape)
@@ -266,6 +270,8 @@ class GraphBatch:
             self.pairs.moved(new_position) if self.pairs is not None else None,
             self.edge_weight[inside] if self.edge_weight is not None else None,
             self.target,
+            self.public,
+            self.secret,
         )
 
     def client_data(self, k: int) -> Data:

@@ -29,7 +29,8 @@ from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, map_tree, mean, tile
 from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Method, Phase, Task, step
-from suture.privacy.mechanisms import Mechanism, NoisyGradients
+from suture.nn.backbones import GAP
+from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisySums
 from suture.training.batches import Batch
 from suture.training.local import sum_terms, train_locally
 from suture.training.optimisers import Moments, fresh_moments, in_round
@@ -191,11 +192,14 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         return Model(clients.ids, clients.state.params if left else self.received(clients, cast(D, deployed)))
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """DP-SGD if the settings ask for it."""
-        training = self.training
-        if training.dp_sigma == 0:
-            return ()
-        return (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
+        """DP-SGD, and noise on sums over neighbours, if the settings ask for them."""
+        training, model = self.training, self.model
+        used: tuple[Mechanism, ...] = ()
+        if training.dp_sigma > 0:
+            used += (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
+        if model.kind == GAP and model.gap_sigma > 0:
+            used += (NoisySums(model.gap_hops, model.gap_sigma, model.gap_max_degree if model.gap_level == "node" else 0),)
+        return used
 
 
 @dataclass(frozen=True)

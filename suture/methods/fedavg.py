@@ -26,6 +26,7 @@ class FedAvg(ModelAveraging[Server, Kept]):
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "average the clients' models after each round"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    edges_by_layers: ClassVar[bool] = True
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
     def init_server(self, task: Task) -> Server:

@@ -70,6 +70,7 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "local models whose mean embeddings of each class are pulled together"
     paper: ClassVar[str] = "Tan et al., AAAI 2022"
+    edges_by_layers: ClassVar[bool] = True
     one_model: ClassVar[bool] = False
     targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
 

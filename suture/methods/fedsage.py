@@ -38,3 +38,4 @@ class FedSage(Sampled[Server, Kept], FedAvg):
     name: ClassVar[str] = "fedsage"
     summary: ClassVar[str] = "FedAvg with GraphSAGE on sampled neighbourhoods"
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
+    edges_by_layers: ClassVar[bool] = False

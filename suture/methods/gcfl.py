@@ -63,6 +63,7 @@ class Gcfl(ModelAveraging[Clusters, Kept]):
     name: ClassVar[str] = "gcfl"
     summary: ClassVar[str] = "FedAvg in clusters, cut in two by the similarity of their clients' updates"
     paper: ClassVar[str] = "Xie et al., NeurIPS 2021"
+    edges_by_layers: ClassVar[bool] = True
     one_model: ClassVar[bool] = False
 
     eps1: NonNegative = 0.5

@@ -1,4 +1,4 @@
-"""Backbones with a client axis: GCN, GraphSAGE, GAT, GPR-GNN, MLP.
+"""Backbones with a client axis: GCN, GraphSAGE, GAT, GPR-GNN, MLP, GAP.
 
 A backbone is settings plus pure functions: `init` makes one model [1, ...], `embed` and `logits` run K models on K
 graphs at once. With `settings.head` the last layer is followed by a linear classifier; otherwise it is the classifier.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -20,12 +20,14 @@ from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
 from suture.nn import layers
+from suture.nn.aggregates import noised_hops, width_of
 from suture.nn.sampler import Block, SampledBatch
 from suture.plugins import Door, check_class
 from suture.settings import ModelSettings
 
 # Without a tape, activations of more numbers than this are computed so many rows at a time.
 LARGE, ROWS_AT_ONCE = 1 << 26, 1 << 16
+FIRST, GAP, SUMS = "layer1", "gap", "noised sums"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Backbone(ABC):
     def ignores_weights(self) -> bool:
         """Whether edges that weigh more are heard no louder."""
         return False
+
+    def for_run(self, seed: int) -> Backbone:
+        """This network in a run with this seed; itself, unless it draws something that all rounds share."""
+        return self
 
     def widths(self) -> list[int]:
         """F, then the output width of every layer before the head."""
@@ -269,7 +275,69 @@ class GprGnn(Mlp):
         return layers.rows(out, view)
 
 
-BACKBONES: dict[str, type[Backbone]] = {"gcn": Gcn, "sage": Sage, "gat": Gat, "gprgnn": GprGnn, "mlp": Mlp}
+@dataclass(frozen=True)
+class Gap(Mlp):
+    """A perceptron on a node's features and on noised sums over its neighbours: GAP, see `suture.nn.aggregates`."""
+
+    seed: int = 0
+    """From which the noise follows."""
+
+    def for_run(self, seed: int) -> Gap:
+        """With the noise of this run."""
+        return replace(self, seed=seed)
+
+    def init_layer(self, name: str, fan_in: int, fan_out: int, rng: torch.Generator) -> Tree:
+        """Weight and bias; in the first layer also a weight for the sums, [1, J W, H]."""
+        tree = layers.linear_init(name, fan_in, fan_out, rng)
+        if name == FIRST:
+            width = self.settings.gap_hops * width_of(self.settings, self.classes)
+            tree[f"{name}.sums"] = layers.glorot((1, width, fan_out), width, fan_out, rng)
+        return tree
+
+    def apply_layer(
+        self, name: str, params: Tree, h: Tensor | Features, graph: GraphBatch, view: View | None = None
+    ) -> Tensor:
+        """A linear map of a node's own row; in the first layer also of the sums over its neighbours."""
+        out = layers.project(h, params[f"{name}.weight"], graph.segments)
+        if isinstance(h, Features):
+            out = out + segment_product(self.sums(graph), params[f"{name}.sums"], graph.segments)
+        return layers.rows(out, view)
+
+    def sums(self, graph: GraphBatch) -> Tensor:
+        """The noised sums [N, J W], computed once for a graph."""
+        return graph.once(SUMS, self._key, lambda: noised_hops(graph, self.settings, self.classes, self.seed))
+
+    @property
+    def _key(self) -> tuple[ModelSettings, int, int]:
+        return self.settings, self.classes, self.seed
+
+    def embed(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
+        """As every backbone; after the sums a node needs nobody else, so that only the nodes of a view are computed."""
+        if view is None:
+            return super().embed(params, graph, rng)
+        if view is not graph.train:
+            return super().embed(params, self._alone(graph, view), rng)
+        return super().embed(params, graph.once("training rows", self._key, lambda: self._alone(graph, view)), rng)
+
+    def _alone(self, graph: GraphBatch, view: View) -> GraphBatch:
+        """The nodes of a view with their sums, without edges."""
+        nodes, sums = view.nodes, self.sums(graph)
+        rows = replace(
+            graph,
+            segments=view.segments,
+            x=graph.x.take(nodes, view.segments),
+            edge_index=graph.edge_index[:, :0],
+            y=graph.y[nodes],
+            role=graph.role[nodes],
+            node_id=graph.node_id[nodes],
+            edge_weight=None,
+            pairs=None,
+        )
+        rows.once(SUMS, self._key, lambda: sums[nodes])
+        return rows
+
+
+BACKBONES: dict[str, type[Backbone]] = {"gcn": Gcn, "sage": Sage, "gat": Gat, "gprgnn": GprGnn, "mlp": Mlp, GAP: Gap}
 DOOR = Door("model", "suture.backbones", BACKBONES, lambda thing, how: check_class(thing, how, Backbone, "backbone"))
 
 

@@ -1,9 +1,14 @@
 r"""What a run's guarantees are worth: epsilon and delta of every client, and what they mean in words.
 
-Two mechanisms are accounted for; a method says which of them it uses (`Method.mechanisms`).
+Three mechanisms are accounted for; a method says which of them it uses (`Method.mechanisms`).
 
 DP-SGD (`privacy.mechanisms`) hides whether one training node's loss was in the sums a client trained on. Its steps are
 composed by Opacus's accountants: Renyi (RDP) always, and the tighter numerical one (PRV) where there is anything to tighten.
+
+GAP (`suture.nn.aggregates`) hides one edge, or one node, in sums over neighbours that are computed once. All that a client
+sends is made of them, so that at edge level it covers everything but what counts edges in another way (a census, say). Its
+hops are Gaussian mechanisms, composed exactly (`privacy.gdp`); at node level together with the steps of DP-SGD, which
+cover the node's own loss.
 
 NFDP, the noise-free edge-LDP of FedDEP (Zhang et al., SDM 2024, theorem 3.1), hides whether one edge is in a node's list of
 D neighbours, of which d are sampled. One draw is (epsilon, delta)-private with
@@ -42,12 +47,15 @@ from suture.core.message import UNDECLARED, Kind
 from suture.graph.batch import GraphBatch
 from suture.method import Method
 from suture.privacy.disclosure import Disclosure
-from suture.privacy.mechanisms import NoisyGradients, SampledNeighbours
+from suture.privacy.gdp import composed_mu, gaussian_epsilon
+from suture.privacy.mechanisms import NoisyGradients, NoisySums, SampledNeighbours
 
 SLACK = 1e-5
 """delta' of the composition of NFDP, and the delta at which DP-SGD's epsilon is read off."""
 TELLING = frozenset({Kind.EMBEDDINGS, Kind.FEATURES, Kind.EDGES, Kind.PROTOTYPES, Kind.GRADIENTS, UNDECLARED})
 """Kinds that are made of single nodes, or could be."""
+EDGES_OTHERWISE = frozenset({Kind.EDGES, Kind.STATISTICS, UNDECLARED})
+"""Kinds that may be made of edges without the layers of a network."""
 VACUOUS_EPSILON, VACUOUS_DELTA = 20.0, 0.5
 QUANTILES = (0.0, 0.25, 0.5, 0.75)
 """Nodes by degree for which NFDP is spelled out; the first is the worst."""
@@ -212,7 +220,7 @@ class Guarantee:
 
     client: str
     mechanism: str
-    """DP-SGD or NFDP."""
+    """DP-SGD, GAP or NFDP."""
     hides: str
     bound: Bound
     """What counts: composed correctly, for the client's worst node."""
@@ -264,6 +272,7 @@ def account(
     """Every client's guarantees for what it has sent so far; none if the method has no mechanism."""
     noisy = [m for m in method.mechanisms() if isinstance(m, NoisyGradients)]
     sampled = [m for m in method.mechanisms() if isinstance(m, SampledNeighbours) and m.fanouts]
+    summed = [m for m in method.mechanisms() if isinstance(m, NoisySums)]
     known: dict[tuple[tuple[float, float, int], ...], tuple[float, float | None]] = {}
     found, beside = [], tuple(disclosure.beside_the_weights())
     for client in facts:
@@ -277,8 +286,27 @@ def account(
             detail = {"RDP": Bound(renyi, delta)} | ({} if numerical is None else {"PRV": Bound(numerical, delta)})
             best = Bound(renyi if numerical is None else min(renyi, numerical), delta)
             found.append(Guarantee(client.client, "DP-SGD", "one training node's loss", best, detail, uncovered=beside))
+        found += [sums_guarantee(used, client, noisy, disclosure, delta) for used in summed]
         found += [_sampling_guarantee(mechanism, client, times, delta) for mechanism in sampled]
     return tuple(found)
+
+
+def sums_guarantee(
+    used: NoisySums, client: ClientFacts, noisy: Sequence[NoisyGradients], disclosure: Disclosure, delta: float
+) -> Guarantee:
+    """What noise on sums promises: at edge level by itself, at node level with the steps of DP-SGD."""
+    times: Mapping[str, int] = disclosure.replies.get(client.client, {})
+    mu = composed_mu(used.multiplier, used.hops) if times else 0.0
+    alone = Bound(gaussian_epsilon(mu, delta), delta)
+    if not used.most:
+        beside = tuple(kind for kind in disclosure.left() if kind in EDGES_OTHERWISE)
+        return Guarantee(client.client, "GAP", "one edge", alone, {"exact": alone}, uncovered=beside)
+    history = [*history_of(noisy, client, times), *([(used.multiplier, 1.0, used.hops)] if times else [])]
+    bounds = dp_sgd_epsilon(history, delta)
+    both = Bound(min(bound for bound in bounds if bound is not None), delta) if noisy else NOTHING
+    hides = "one node with its loss and whom it tells"
+    beside = tuple(disclosure.beside_the_weights())
+    return Guarantee(client.client, "GAP", hides, both, {"sums alone": alone}, uncovered=beside)
 
 
 def _sampling_guarantee(used: SampledNeighbours, client: ClientFacts, times: Mapping[str, int], slack: float) -> Guarantee:

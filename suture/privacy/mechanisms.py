@@ -27,9 +27,12 @@ length it may then have: the account of sigma holds as it stands.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,7 +76,32 @@ class SampledNeighbours:
     """r of a Bernoulli sampler that what was learnt goes through afterwards."""
 
 
-Mechanism = NoisyGradients | SampledNeighbours
+@dataclass(frozen=True)
+class NoisySums:
+    """A method's statement that it hears edges only by sums over neighbours with noise on them; see `suture.nn.aggregates`.
+
+    They are computed once for a graph, so that they cost the same however often they are used.
+    """
+
+    hops: int
+    """Sums after one another, each with noise of its own."""
+    sigma: float
+    """The noise on them; their rows have length one."""
+    most: int = 0
+    """Node level: the most sums that a node stands in; 0: edge level."""
+
+    @property
+    def sensitivity(self) -> float:
+        """How much an edge in both directions, or a node, changes one hop's sums, in L2."""
+        return math.sqrt(self.most or 2)
+
+    @property
+    def multiplier(self) -> float:
+        """Noise as a multiple of the sensitivity, as accountants want it."""
+        return self.sigma / self.sensitivity
+
+
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
@@ -102,6 +130,21 @@ def noise_like(tree: Tree, deviation: float, rng: Streams) -> Tree:
         normal = rng.fork("noise", name).normal(one_row_each, value[0].numel())
         out[name] = normal.view_as(value).to(value.dtype).mul_(deviation)
     return out
+
+
+def noise_rows(ptr: Tensor, width: int, deviation: float, rng: Streams) -> Tensor:
+    """N(0, deviation^2), float32 [N, width]; the rows of client k, as `ptr` [K + 1] divides them, from its stream."""
+    return rng.fork("noise").normal(ptr, width).mul_(deviation)
+
+
+def secret_rows(ptr: Tensor, width: int, deviation: float, key: bytes) -> Tensor:
+    """The same from a key that nobody else has, by SHAKE-256, in the place of streams whose seed is public."""
+    rows = int(ptr[-1])
+    words = np.frombuffer(hashlib.shake_256(key).digest(8 * rows * width), dtype=np.int64).reshape(rows, width)
+    # 53 bits, half a step away from 0 and 1, where the inverse error function is infinite.
+    uniform = torch.from_numpy((words >> 11) & ((1 << 53) - 1)).double().add_(0.5).mul_(2.0**-53)
+    normal: Tensor = torch.special.ndtri(uniform.clamp_max_(1 - 2.0**-53))
+    return normal.mul_(deviation).float().to(ptr.device)
 
 
 def private_gradient(

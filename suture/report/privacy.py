@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from suture.core.message import Kind
+from suture.core.storage import read_json
 from suture.errors import IntegrityError
 from suture.method import Method
 from suture.privacy.accountant import Bound, ClientFacts, Guarantee, account, worst_of
+from suture.privacy.audited import AUDIT
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, read_disclosure
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, byte_size, count
@@ -40,6 +43,8 @@ class RunPrivacy:
     disclosure: Disclosure
     by_owners: bool = False
     """A run between owners: what accounts need to know of them is known to them alone."""
+    audits: tuple[dict[str, Any], ...] = ()
+    """What `suture audit` found, if it was asked."""
 
     @property
     def weakest(self) -> Guarantee | None:
@@ -59,6 +64,7 @@ class RunPrivacy:
             "seed": self.seed,
             "in_words": weakest.in_words() if weakest else self.without_words(),
             "guarantees": [guarantee.as_json() for guarantee in self.guarantees],
+            "audits": list(self.audits),
             "disclosure": [flow.as_json() for flow in self.disclosure.flows()],
             "bytes_left": {client: self.disclosure.of_client(client) for client in self.clients},
         }
@@ -84,7 +90,8 @@ def _read_run(path: Path, method: Method[Any, Any], seed: int, delta: float) -> 
         raise IntegrityError(f"{path / FACTS} is damaged; start the run anew") from error
     disclosure = read_disclosure(path)
     found = account(method, facts, disclosure, delta)
-    return RunPrivacy(str(path), method, seed, tuple(client.client for client in facts), found, disclosure)
+    names = tuple(client.client for client in facts)
+    return RunPrivacy(str(path), method, seed, names, found, disclosure, audits=read_audits(path))
 
 
 def privacy_report(runs: list[RunPrivacy]) -> Group:
@@ -98,6 +105,8 @@ def _run(run: RunPrivacy) -> Group:
         parts += [Text(run.without_words()), Text()]
     for mechanism in dict.fromkeys(guarantee.mechanism for guarantee in run.guarantees):
         parts += _mechanism([guarantee for guarantee in run.guarantees if guarantee.mechanism == mechanism])
+    if run.audits:
+        parts += [audit_table(run.audits), Text()]
     return Group(*parts, _disclosed(run.disclosure), Text(), Text(_footnote(run.disclosure)))
 
 
@@ -119,6 +128,29 @@ def _mechanism(guarantees: list[Guarantee]) -> list[RenderableType]:
     if any(guarantee.by_degree for guarantee in guarantees):
         parts += [_by_degree(shown), Text()]
     return [*parts, Text(f"Least protected, {worst.client}: {worst.in_words()}."), Text()]
+
+
+def read_audits(path: Path) -> tuple[dict[str, Any], ...]:
+    """What a run folder's audits found."""
+    return tuple(cast(Any, read_json(path / AUDIT, "audit")["audits"])) if (path / AUDIT).exists() else ()
+
+
+def audit_table(audits: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Lower bounds beside the upper one, of exactly what was run."""
+    names = list(dict.fromkeys(name for one in audits for name in one["bounds"]))
+    table = grid("client", "mechanism", "at least", "at most", *names, "what was run", numbers_from=2)
+    table.columns[-1].justify = "left"
+    for one in audits:
+        each = [_number(one["bounds"][name]) if name in one["bounds"] else NOTHING for name in names]
+        shown = (one["client"], one["mechanism"], _number(one["lower"]), _number(one["upper"]), *each, one["run"])
+        table.add_row(*shown)
+    wrong = [one for one in audits if not one["holds"]]
+    verdict = (
+        f"REFUTED: {', '.join(one['mechanism'] for one in wrong)} hides less than its account says."
+        if wrong
+        else "No account is refuted: what canaries showed is below what was promised."
+    )
+    return Group(titled("Audited epsilon, by canaries, 95 % sure", table), Text(verdict))
 
 
 def _by_degree(guarantees: list[Guarantee]) -> RenderableType:

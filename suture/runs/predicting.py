@@ -25,6 +25,7 @@ from suture.graph.scaling import scaled
 from suture.graph.splits import Role
 from suture.graph.target import Target
 from suture.method import Method
+from suture.nn.backbones import GAP
 from suture.runs import origin
 from suture.runs.counting import kind_of
 from suture.runs.preprocess import preprocess
@@ -107,13 +108,15 @@ def predict(trained: Trained, data: Data, *, mend: bool | None = None, uncut: bo
     parts = _pieces(trained, graph, known, uncut)
     trained.check_known(parts.ids)
     mended = _mended(trained, parts.ids, known and not uncut, mend, uncut)
+    taught = _taught(trained, parts, known, uncut)
     nodes = int(graph.num_nodes)
     score = torch.full((nodes, trained.task.classes), torch.nan)
     owner = torch.full((nodes,), -1)
     numbers = {name: number for number, name in enumerate(parts.ids)}
     # Where clients overlap, the first owner speaks: it is written last.
     for some in reversed(list(_together(trained, parts))):
-        roles = [torch.zeros(len(members), dtype=torch.int8) for members in some.members]
+        blank = [torch.zeros(len(members), dtype=torch.int8) for members in some.members]
+        roles = [taught.get(name, none) for name, none in zip(some.ids, blank, strict=True)]
         batch = replace(batch_of(graph, some.ids, some.members, roles, some.graphless), target=trained.target)
         found = trained.scores(batch, [name for name in some.ids if name in mended])
         for k in reversed(range(len(some.ids))):
@@ -197,6 +200,21 @@ def _owned_otherwise(trained: Trained, graph: Data) -> bool:
     return not all(
         name in number and torch.equal(torch.nonzero(graph.client == number[name]).squeeze(1), members)
         for name, members in zip(parts.ids, parts.members, strict=True)
+    )
+
+
+def _taught(trained: Trained, parts: Partition, known: bool, uncut: bool) -> dict[str, Tensor]:
+    """The roles of nodes, where a network has learnt from an owner's labels what its nodes say of themselves."""
+    model, cut = trained.method.model, trained.cut
+    if model.kind != GAP or model.gap_level == "node":
+        return {}
+    if known and cut is not None and uncut:
+        return {WHOLE: cut.split.roles}
+    if known and cut is not None and parts.members == cut.partition.members:
+        return dict(zip(cut.partition.ids, cut.split.client_roles, strict=True))
+    raise ConfigError(
+        f"{trained.name} predicts with model.kind gap, in which nodes say what their owner's training nodes taught them, "
+        "and so the graph that was trained on alone; for other graphs train another model.kind"
     )
 
 

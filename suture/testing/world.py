@@ -100,7 +100,7 @@ def _cut(members: list[Tensor], seed: int) -> World:
 
 def small(method: type[Method[Any, Any]], **values: Any) -> Method[Any, Any]:
     """The method with two rounds of two local epochs on a small model; `values` are its hyper-parameters."""
-    model = ModelSettings(hidden=8, head=True, dropout=0.5)
+    model = ModelSettings(**{"hidden": 8, "head": True, "dropout": 0.5, **values.pop("model", {})})
     training = TrainingSettings(**{"rounds": 2, "local_epochs": 2, "lr": 0.05, **values.pop("training", {})})
     return method(model=model, training=training, **values)
 

@@ -282,7 +282,7 @@ def test_keys_that_are_not_the_owners_own_are_not_used(kind: str, hostile: Hosti
     """A coordinator that could replace keys would sit between owners and read their shares."""
     keys = {**hostile.keys(), OWNERS[1]: forged(kind, hostile, tmp_path)}
     frame = hostile.shares(keys, [VICTIM])[VICTIM]
-    assert list(frame.header["accused"]) == [OWNERS[1]] and set(frame.header) == {"accused"}  # type: ignore[call-overload]
+    assert list(frame.header["accused"]) == [OWNERS[1]] and set(frame.header) == {"accused", "answers"}  # type: ignore[call-overload]
     noted = read_audit(hostile.parties.owned[VICTIM].home / AUDIT)[-1]
     assert (noted["event"], noted["owner"]) == ("accused", OWNERS[1])
     refusal(hostile.tell(VICTIM, "seal-ask", hostile.body(VICTIM), session=hostile.session, step=STEP, round=1, base=0))
@@ -309,7 +309,7 @@ def test_certificates_that_do_not_count(kind: str, shards: Path, tmp_path: Path)
     keys = made.keys()
     frame = made.shares(keys, [VICTIM])[VICTIM]
     expected = {"revoked": "is revoked", "expired": "not valid now"}.get(kind, "not that of an owner")
-    assert expected in frame.header["accused"][name] and set(frame.header) == {"accused"}  # type: ignore[index, call-overload]
+    assert expected in frame.header["accused"][name] and set(frame.header) == {"accused", "answers"}  # type: ignore[index, call-overload]
 
 
 def test_kits_as_flare_makes_them(tmp_path: Path) -> None:
@@ -444,7 +444,8 @@ def carried_out(
             asked = Frame.unpack(request).parts()
             told = Frame.unpack(parties.desks[owner].answer(request)).parts()
             if owner == BAD:
-                told = [spoil(f"{a.header['verb']} {a.header.get('number')}", t) for a, t in zip(asked, told, strict=False)]
+                said = [f"{a.header['verb']} {a.header.get('number')}" for a in asked]
+                told = [spoil(what, t).answering(a) for what, a, t in zip(said, asked, told, strict=False)]
             return Frame.several(told).pack()
 
     faults = FaultSettings(**{**vars(QUICK), "on_loss": "continue", "patience": 0.0})

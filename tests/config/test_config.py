@@ -384,8 +384,8 @@ def test_set_refuses_keys_it_cannot_place(text: str, sentence: str) -> None:
         ("fanouts=[5, 0]", "training.fanouts must be a list of integers >= 1, got [5, 0]"),
         ("fanouts=5", "training.fanouts must be a list of integers >= 1, got 5"),
         ("seeds=[]", "seeds must be a non-empty list of integers >= 0, got []"),
-        ("model.kind=gnc", "unknown model.kind 'gnc': did you mean 'gcn'? known: gat, gcn, gprgnn, mlp, sage"),
-        ("model.kind=5", "model.kind must be one of gcn, sage, gat, gprgnn, mlp, got 5"),
+        ("model.kind=gnc", "unknown model.kind 'gnc': did you mean 'gcn'? known: gap, gat, gcn, gprgnn, mlp, sage"),
+        ("model.kind=5", "model.kind must be one of gcn, sage, gat, gprgnn, mlp, gap, got 5"),
         (
             "rounds=__import__('os').getcwd()",
             "training.rounds must be an integer >= 1, got \"__import__('os').getcwd()\"",

@@ -17,8 +17,9 @@ from opacus.accountants import PRVAccountant
 
 from suture import api
 from suture.core.message import Message, Model, Nothing
+from suture.core.storage import Json
 from suture.core.tree import tile
-from suture.errors import IntegrityError
+from suture.errors import DataError, IntegrityError
 from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.coordinator import Coordinator
@@ -411,6 +412,11 @@ def _spoilt(frame: bytes, spoil: Callable[[Up], Message]) -> bytes:
     return Frame(parsed.header, spoil(Up.unpack(parsed.body)).pack()).pack()
 
 
+def _headed(frame: bytes, **changes: Json) -> bytes:
+    parsed = Frame.unpack(frame)
+    return Frame({**parsed.header, **changes}, parsed.body).pack()
+
+
 def _scaled(up: Up, factor: float) -> Up:
     return replace(up, params={name: value * factor for name, value in up.params.items()})
 
@@ -431,7 +437,8 @@ SPOILT: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut short": (lambda b: b[:-5], "cut short"),
     "no frame": (lambda b: b"\x80\x04pickle", "malformed"),
     "oversized": (lambda b: b + bytes(2_000_000), "larger than"),
-    "another step": (lambda b: Frame({"number": 99}, Frame.unpack(b).body).pack(), "answers step 99"),
+    "another step": (lambda b: _headed(b, number=99), "answers step 99"),
+    "another request": (lambda b: _headed(b, answers="0" * 32), "answers another request"),
 }
 
 
@@ -573,11 +580,11 @@ def test_owners_must_have_the_same_features(shards: Path, tmp_path: Path) -> Non
 
     def lie(owner: str, frame: Frame, answer: Callable[[], bytes]) -> bytes:
         if owner == "client-02" and frame.header["verb"] == "describe":
-            return Frame({"features": 7, "classes": 5}).pack()
+            return _headed(answer(), features=7)
         return answer()
 
     transport.meddle = lie
-    with pytest.raises(Exception, match="client-02 has 7"):
+    with pytest.raises(DataError, match="client-02 has 7"):
         coordinator(ordered(planned()), tmp_path, transport).carry_on()
 
 

@@ -20,7 +20,7 @@ from suture.federation.audit import AUDIT, read_audit
 from suture.federation.owner.journal import LATER_THAN_ANY, Journal
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import order_of
-from suture.federation.wire.reasons import Code, Refused, Unreachable
+from suture.federation.wire.reasons import Code, TooFew, Unreachable
 from suture.federation.wire.sealed import Sealed, to_words
 from suture.methods.averaging import Up
 from suture.runs.checkpoint import load_models
@@ -167,12 +167,12 @@ def test_a_step_is_opened_for_one_set_of_survivors_even_by_a_new_process(shards:
         if frame.header["verb"] == "open":
             # pretend to go on after step 1, so that owners do not start anew
             desk = transport.desks[owner]
-            return desk.answer(Frame({**frame.header, "number": 1}).pack())
+            return Frame.unpack(desk.answer(Frame({**frame.header, "number": 1}).pack())).answering(frame).pack()
         return answer()
 
     transport.meddle = without_one
     order = secure_order("fedavg", 1, on_loss="continue", patience=0.0)
-    with pytest.raises(Refused, match="opened for other survivors"):
+    with pytest.raises(TooFew, match="opened for other survivors"):
         coordinator(order, tmp_path, transport).carry_on()
 
 

@@ -19,6 +19,7 @@ Legend: E examples, C outputs of the network, G groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -49,6 +50,14 @@ class Metric:
     greater_is_better: bool = True
     is_share: bool = True
     """From 0 to 1, and shown in percent."""
+    lowest: float = -math.inf
+    highest: float = math.inf
+    """Of one that is no share: what it can be."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """(the lowest value it can have, the highest)."""
+        return (0.0, 1.0) if self.is_share else (self.lowest, self.highest)
 
     @property
     def sign(self) -> float:

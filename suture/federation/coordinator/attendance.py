@@ -9,7 +9,7 @@ from suture.core.storage import Json
 from suture.errors import SutureError
 from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.calls import Calls, Failures
-from suture.federation.wire.reasons import Code, Reason, Refused
+from suture.federation.wire.reasons import BadReply, Code, FederationError, Reason, Refused, TooFew, Unreachable
 from suture.seam import Audit
 
 NOT_OPENED = Reason(Code.NOT_OPENED, "not opened yet")
@@ -36,7 +36,7 @@ class Attendance:
     audit: Audit
     absent: dict[str, Reason] = field(default_factory=dict)
     banned: set[str] = field(default_factory=set)
-    """Owners whose reply was refused: they are not called back."""
+    """Owners that refused, or whose reply was refused: they are not called back, and never waited for."""
     bindings: Bindings = field(default_factory=Bindings)
     """Which data each of them began the run with."""
     held_back: dict[str, str] = field(default_factory=dict)
@@ -53,11 +53,17 @@ class Attendance:
         """Whether the owner is absent for no other reason than that nobody has called it yet."""
         return self.absent.get(owner) == NOT_OPENED
 
-    def require(self, ids: Sequence[str]) -> None:
-        """Stop if one of these is absent."""
-        missing = {owner: self.absent[owner] for owner in ids if owner in self.absent}
+    def without_banned(self, ids: Sequence[str]) -> list[str]:
+        """These owners without those that are not asked again; stops if another one of them is absent."""
+        missing = {owner: self.absent[owner] for owner in ids if owner in self.absent and owner not in self.banned}
         if missing:
             raise CannotGoOn(missing)
+        return [owner for owner in ids if owner not in self.banned]
+
+    def leave_out(self, reasons: Mapping[str, Reason]) -> None:
+        """Owners that could not be used before the run began: they are not asked in it."""
+        self.absent |= reasons
+        self.banned |= reasons.keys()
 
     def welcome(self, number: int, terms: dict[str, Json]) -> None:
         """Open the run at everybody who is not here yet, or here again."""
@@ -76,32 +82,66 @@ class Attendance:
                 self.audit.note("owner holds back", owner=owner, what=held_back[:100])
             if self.absent.pop(owner) != NOT_OPENED:
                 self.audit.note("owner is back", owner=owner, number=number)
-        self.stop_if_refused(bad)
+        self.settle(bad, "open", number)
         if bad or self.absent:
-            self.miss(bad, number, self.calls.transport.owners)
+            self.miss(bad, number)
 
-    def miss(self, lost: Mapping[str, Exception | Reason], number: int, ids: Sequence[str]) -> None:
-        """Go on with the rest of `ids`, or stop."""
+    def miss(self, lost: Mapping[str, Exception | Reason], number: int) -> None:
+        """Go on with the rest, or stop."""
         for owner, why in reasons(lost).items():
             self.absent[owner] = why
             self.audit.note("owner is lost", owner=owner, number=number, **why.as_json())
-        faults = self.calls.faults
-        if self.absent and (faults.on_loss == "wait" or len(ids) - len(self.absent) < faults.min_owners):
+        faults, everybody = self.calls.faults, len(self.calls.transport.owners)
+        if self.absent and faults.on_loss == "wait":
             raise CannotGoOn(self.absent)
+        if self.absent and everybody - len(self.absent) < faults.min_owners:
+            if everybody - len(self.banned) >= faults.min_owners:
+                raise CannotGoOn(self.absent)  # those that did not answer may come back, and are enough then
+            left = everybody - len(self.absent)
+            text = (
+                f"{_each(self.absent)}; a round needs at least {faults.min_owners} owners (min_owners), and {left} of "
+                f"{everybody} are left"
+            )
+            codes = {why.code for why in self.absent.values()}
+            if len(codes) == 1 and not codes & {Code.BAD_REPLY, Code.NO_ANSWER, Code.NOT_OPENED}:
+                raise Refused(text, *codes)  # it is the run that they refuse
+            raise TooFew(text)
 
-    def ban(self, owner: str, step: str, number: int, why: Exception) -> None:
-        """Do not ask this owner again."""
-        self.banned.add(owner)
-        self.audit.note("reply refused", owner=owner, step=step, number=number, **Reason.of(why).as_json())
+    def settle(self, bad: Failures, step: str, number: int) -> None:
+        """An owner that refuses, or answers what cannot be used, is not asked again: its fault ends there.
 
-    def stop_if_refused(self, bad: Failures) -> None:
-        """A refusal of one owner is the end of the run."""
-        refusals = {owner: error for owner, error in bad.items() if isinstance(error, Refused)}
-        for owner, error in refusals.items():
-            self.audit.note("refused by an owner", run=self.calls.run, owner=owner, **Reason.of(error).as_json())
-        if refusals:
-            text = "; ".join(f"owner {owner} refuses: {error}" for owner, error in refusals.items())
-            raise Refused(text, next(iter(refusals.values())).code)
+        Where nobody may be left out (`on_loss` is wait) it is the end of the run, in one sentence.
+        """
+        ended = {owner: error for owner, error in bad.items() if not _may_come_back(error)}
+        for owner, error in ended.items():
+            event = "refused by an owner" if isinstance(error, Refused) else "reply refused"
+            self.banned.add(owner)
+            why = Reason.of(error).as_json()
+            self.audit.note(event, run=self.calls.run, owner=owner, step=step, number=number, **why)
+        if ended and self.calls.faults.on_loss == "wait":
+            raise _the_end(ended, step)
+
+
+def _each(absent: Mapping[str, Reason]) -> str:
+    """Who is left out and why; who is for the same reason together."""
+    by_text: dict[str, list[str]] = {}
+    for owner, why in absent.items():
+        by_text.setdefault(why.text, []).append(owner)
+    return "; ".join(f"left out: {', '.join(owners)} ({text})" for text, owners in by_text.items())
+
+
+def _may_come_back(error: Exception) -> bool:
+    """Silence may end, and a run can be opened at an owner whose process is a new one."""
+    return isinstance(error, Unreachable) or (isinstance(error, Refused) and error.code == Code.NOT_OPENED)
+
+
+def _the_end(ended: Failures, step: str) -> FederationError:
+    refusals = {owner: error for owner, error in ended.items() if isinstance(error, Refused)}
+    if refusals:
+        text = "; ".join(f"owner {owner} refuses: {error}" for owner, error in refusals.items())
+        return Refused(text, next(iter(refusals.values())).code)
+    text = "; ".join(f"what owner {owner} answers to {step} is refused: {error}" for owner, error in ended.items())
+    return BadReply(f"{text} (repair it and resume, or run with --on-loss continue, which leaves it out)")
 
 
 def reasons(failures: Mapping[str, Exception | Reason]) -> dict[str, Reason]:

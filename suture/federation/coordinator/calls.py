@@ -49,6 +49,8 @@ class Calls:
             raise refusals[0]
         if len(answers) != len(frames):
             raise BadReply(f"it answers {len(answers)} of {len(frames)} requests")
+        if not all(answer.is_to(frame.digest) for frame, answer in zip(frames, answers, strict=True)):
+            raise BadReply("it answers another request than was made")
         self.owed.pop(owner, None)
         return answers[len(owed) :]
 

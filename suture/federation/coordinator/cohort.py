@@ -5,8 +5,9 @@ Faults are handled here, whatever the transport:
 - a call that gets no answer is repeated (which is harmless) until `patience` is over; the owner is then lost;
 - an iteration in which an owner got lost is begun anew without it, or the run stops and waits (`on_loss`); since a method's
   body always sees complete replies, no method has to know. An absent owner is tried again before every iteration;
-- a reply that is malformed, of another type or shape than declared, too large or not finite is refused by name. Its sender
-  is treated as lost, and is not tried again.
+- a reply that is malformed, of another type or shape than declared, too large, not finite or absurd is refused by name, and
+  so is one on which the method's server fails. Its sender is treated as lost, and is not tried again; nor is an owner that
+  refuses. With `on_loss` wait both end the run in one sentence.
 
 A call costs several milliseconds whatever is in it, so calls that can be saved are: the test of a round travels with its
 last step where the test does not depend on the step's replies, and an owner is told to retain its model with whatever it
@@ -16,6 +17,7 @@ because an iteration asked more often than the one before, is in the owner's led
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,23 +28,27 @@ import torch
 from suture.core.message import Message, Model
 from suture.core.storage import Json, sha256_of_json
 from suture.engines.robust import Robust
-from suture.errors import IntegrityError, SutureError
+from suture.errors import IntegrityError, StorageError
 from suture.federation.coordinator.attendance import Attendance, CannotGoOn, OwnersLost, reasons
 from suture.federation.coordinator.bindings import Bindings
+from suture.federation.coordinator.blame import Heard, culprit
 from suture.federation.coordinator.calls import Answers, Calls, Failures, Request
 from suture.federation.coordinator.counted import counted
 from suture.federation.coordinator.early_test import EarlyTest
+from suture.federation.coordinator.replies import ReplyChecks
 from suture.federation.coordinator.secure import BegunAhead, SecureAsk
-from suture.federation.wire.checks import Expectations, check_finite
+from suture.federation.wire.checks import check_finite
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
-from suture.federation.wire.reasons import BadReply, Reason, Unreachable
-from suture.federation.wire.signatures import read, signature, wire_types
+from suture.federation.wire.reasons import BadReply, FederationError, Reason, TooFew
+from suture.federation.wire.signatures import signature
 from suture.federation.wire.transcript import Purpose
 from suture.method import Clients, Method, Scores, Task
 from suture.seam import Audit, Cohort, CohortBase, Common, M, NoLedger, R, S, Transport, V, WireLedger
 
 HASH_LENGTH = 64
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -55,12 +61,13 @@ class RunAtCoordinator(Common, Generic[S]):
     attendance: Attendance
     audit: Audit
     ledger: WireLedger
+    checks: ReplyChecks
     base: int = 0
     secure: bool = False
     begun_ahead: BegunAhead = field(default_factory=BegunAhead)
-    robust: Robust | None = None
     scores: Scores | None = None
-    expectations: Expectations = field(default_factory=Expectations)
+    heard: Heard = field(default_factory=Heard)
+    """In the iteration that is under way."""
     early: EarlyTest = field(default_factory=EarlyTest)
 
 
@@ -81,12 +88,15 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         secure: bool = False,
         robust: Robust | None = None,
         bindings: Bindings | None = None,
+        left_out: Mapping[str, Reason] | None = None,
     ) -> OwnersCohort[S]:
-        """Nobody is called before `restore` or the first iteration."""
+        """Nobody is called before `restore` or the first iteration, and those that are left out never."""
         calls = Calls(transport, run, faults or FaultSettings())
         attendance = Attendance(calls, audit, bindings=bindings or Bindings())
-        begun = RunAtCoordinator(method, terms, calls, attendance, audit, ledger or NoLedger(), task=task)
-        begun.secure, begun.robust = secure, robust
+        checks = ReplyChecks(method, task, audit, robust)
+        attendance.leave_out(left_out or {})
+        begun = RunAtCoordinator(method, terms, calls, attendance, audit, ledger or NoLedger(), checks, task=task)
+        begun.secure = secure
         return OwnersCohort(begun, transport.owners)
 
     @property
@@ -98,6 +108,12 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
     def held_back(self) -> dict[str, str]:
         """What owners do not tell by their policies, in their words."""
         return dict(self._common.attendance.held_back)
+
+    @property
+    def banned(self) -> dict[str, Reason]:
+        """Those of them that are not asked again."""
+        attendance = self._common.attendance
+        return {owner: why for owner, why in attendance.absent.items() if owner in attendance.banned}
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -124,30 +140,58 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         run.begun_ahead.forget(run.attendance.absent)
         run.attendance.welcome(number, run.terms)
         while True:
+            before = set(run.attendance.absent)
             try:
-                result = body(server, cast(Cohort, self))
+                result = self._gone_through(body, server)
                 run.early.end(run.asked)
                 self._tell_what_is_owed()
                 return result
             except CannotGoOn:
                 raise
             except OwnersLost as error:
-                self._miss(error.lost)
+                run.attendance.miss(error.lost, run.asked)
+                if set(run.attendance.absent) == before:  # it would go the same way for ever
+                    raise TooFew(
+                        f"{body.__name__} cannot be carried out with the {len(self.present)} owners that are here, or the "
+                        "share of them that is asked (training.participation); let more take part"
+                    ) from error
                 run.asked = number
                 run.reports.clear()
                 run.kept.clear()
+
+    def _gone_through(self, body: Callable[[V, Cohort], V], server: V) -> V:
+        """One iteration; where its replies cannot be combined, whoever is to blame for it is lost."""
+        self._common.heard = Heard()
+        try:
+            result = body(server, cast(Cohort, self))
+        except (FederationError, OwnersLost, StorageError):
+            raise
+        except Exception as error:
+            self._blame(body, server, error)
+            raise
+        try:
+            check_finite(result)
+        except IntegrityError as error:
+            self._blame(body, server, error)
+        return result
+
+    def _blame(self, body: Callable[[V, Cohort], V], server: V, error: Exception) -> None:
+        """Raises `OwnersLost` if it is one owner's fault that an iteration fails."""
+        run = self._common
+        owner = culprit(body, server, self._ids, run.heard, run.checks.robust)
+        if owner is not None:
+            log.warning("the replies to %s cannot be combined", body.__name__, exc_info=error)
+            bad: Failures = {owner: BadReply(f"its replies cannot be combined with the others' ({type(error).__name__})")}
+            run.attendance.settle(bad, body.__name__, run.asked)
+            raise OwnersLost(reasons(bad)) from error
 
     def _tell_what_is_owed(self) -> None:
         """To owners that were not asked in this iteration: a checkpoint knows one iteration's debts."""
         calls, attendance = self._common.calls, self._common.attendance
         _, bad = calls.each({owner: [] for owner in attendance.here(list(calls.owed))})
-        attendance.stop_if_refused(bad)
+        attendance.settle(bad, "retain", self._common.asked)
         if bad:
-            self._miss(bad)
-
-    def _miss(self, lost: Mapping[str, Exception | Reason]) -> None:
-        """Go on without these owners, or stop."""
-        self._common.attendance.miss(lost, self._common.asked, self._ids)
+            attendance.miss(bad, self._common.asked)
 
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run a step at every owner of the cohort."""
@@ -155,18 +199,18 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         if not getattr(step, "__is_step__", False):
             raise TypeError(f"{step} is not a declared step of {type(run.method).__name__}; decorate it with @step")
         run.asked += 1
+        wanted = message.select(run.attendance.without_banned(self._ids))
         if run.secure and step.__name__ in run.method.sums:
-            return cast(R, self._secure_ask(step.__name__, message.select(self._ids)))
-        replies = self._exchange("ask", step.__name__, message.select(self._ids))
-        reply = cast(R, self._joined(replies))
-        return run.robust.fold(step.__name__, reply) if run.robust else reply
+            return cast(R, self._secure_ask(step.__name__, wanted))
+        reply = cast(R, self._joined(self._exchange("ask", step.__name__, wanted)))
+        run.heard.replies.append(reply)
+        return run.checks.robust.fold(step.__name__, reply) if run.checks.robust else reply
 
     def _secure_ask(self, step: str, message: Message) -> Message:
         """The weighted mean of everybody's reply, and no single one of them."""
         run, kind = self._common, signature(type(self._common.method), step).reply
         if kind is None:
             raise TypeError(f"{step} of {type(run.method).__name__} is to be summed and must declare the type of its reply")
-        run.attendance.require(message.ids)
         run.ledger.record(run.asked, step, "down", message)
         bodies = {owner: message.select([owner]).pack() for owner in message.ids}
         may_drop = run.calls.faults.on_loss == "continue"
@@ -179,14 +223,11 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         reply = asking.run(kind, bodies)
         if test is not None:
             run.early.keep(run.asked, asking.travelled)
-        run.attendance.stop_if_refused(asking.lost)
-        for owner, why in asking.lost.items():
-            if isinstance(why, BadReply):
-                run.attendance.ban(owner, step, run.asked, why)
+        run.attendance.settle(asking.lost, step, run.asked)
         if reply is None:
             raise OwnersLost(reasons(asking.lost))
         if asking.lost:
-            self._miss(asking.lost)
+            run.attendance.miss(asking.lost, run.asked)
         check_finite(reply)
         return reply
 
@@ -197,33 +238,13 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
     def _exchange(self, verb: str, step: str, message: Message) -> dict[str, Message]:
         """The checked replies of everybody the message is for; raises `OwnersLost` if one is missing."""
         run = self._common
-        run.attendance.require(message.ids)
         run.ledger.record(run.asked, step, "down", message)
         good, bad = self._answers(verb, step, message)
-        run.attendance.stop_if_refused(bad)
-        replies = self._checked(step, good, bad)
-        for owner, why in bad.items():
-            if not isinstance(why, Unreachable):
-                run.attendance.ban(owner, step, run.asked, why)
-        if bad:
+        replies = run.checks.checked(step, run.asked, good, bad)
+        run.attendance.settle(bad, step, run.asked)
+        if bad or not replies:
             raise OwnersLost(reasons(bad))
         run.ledger.record(run.asked, step, "up", self._joined(replies))
-        return replies
-
-    def _checked(self, step: str, answers: Answers, bad: Failures) -> dict[str, Message]:
-        """The replies in these answers; those that are not what was declared are added to the failures."""
-        run = self._common
-        declared, known = signature(type(run.method), step).reply, wire_types(type(run.method))
-        replies: dict[str, Message] = {}
-        for owner, frame in answers.items():
-            try:
-                reply = _answering(owner, frame, run.asked, read(frame.body, declared, known))
-                self._check_finite(owner, step, reply)
-                replies[owner] = reply
-            except SutureError as error:
-                bad[owner] = BadReply(str(error))
-        if replies:
-            bad |= {owner: BadReply(why) for owner, why in run.expectations.odd(step, replies).items()}
         return replies
 
     def _answers(self, verb: str, step: str, message: Message) -> tuple[Answers, Failures]:
@@ -252,17 +273,6 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         run = self._common
         return set(run.attendance.here(run.calls.transport.owners)) <= set(self._ids)
 
-    def _check_finite(self, owner: str, step: str, reply: Message) -> None:
-        """Refuse NaN, unless robust aggregation leaves it out and names its sender: then the run can go on."""
-        run = self._common
-        try:
-            check_finite(reply)
-        except IntegrityError as error:
-            if run.robust is None or step not in run.robust.steps:
-                raise
-            why = Reason.of(BadReply(str(error)))
-            run.audit.note("reply left out", owner=owner, step=step, number=run.asked, **why.as_json())
-
     def evaluate(self, deployed: Message) -> Scores:
         """Ask everybody how good its model is; an absent owner keeps the scores it last told."""
         run = self._common
@@ -274,7 +284,7 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
             except CannotGoOn:
                 raise
             except OwnersLost as error:
-                self._miss(error.lost)
+                run.attendance.miss(error.lost, run.asked)
         fresh = cast(Scores, OwnersCohort(run, here)._joined(replies))
         known = run.scores if run.scores is not None else _no_scores(self._ids)
         run.scores = known.replace_rows(fresh)
@@ -298,6 +308,7 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
         good, bad = run.calls.all({owner: (header, bodies[owner]) for owner in here})
         for owner, frame in good.items():
             run.audit.note("owner has its model", run=run.calls.run, owner=owner, audit=_told_head(frame))
+        run.attendance.settle(bad, "finish", run.asked)
         for owner, why in reasons(bad).items():
             run.audit.note("owner did not take its model", owner=owner, **why.as_json())
         if bad and run.calls.faults.on_loss == "wait":
@@ -314,15 +325,6 @@ def _told_head(frame: Frame) -> Json:
     chain, lines = (told.get("chain"), told.get("lines")) if isinstance(told, dict) else (None, None)
     known = isinstance(chain, str) and len(chain) == HASH_LENGTH and type(lines) is int
     return {"lines": lines, "chain": chain} if known else None
-
-
-def _answering(owner: str, frame: Frame, number: int, reply: Message) -> Message:
-    """The reply, if it is this owner's to this step."""
-    if reply.ids != (owner,):
-        raise BadReply(f"it answers for {', '.join(reply.ids) or 'nobody'}")
-    if frame.header.get("number") != number:
-        raise BadReply(f"it answers step {frame.header.get('number')!r}, asked was {number}")
-    return reply
 
 
 def _no_scores(ids: tuple[str, ...]) -> Scores:

@@ -132,6 +132,7 @@ class Coordinator:
             secure=self.order.secure,
             robust=robust,
             bindings=Bindings.of(self.path),
+            left_out=settling.left_out,
         )
         runner = Runner(method, protocol, task, cohort, ledger, folder, robust=robust)
         if self.stop():

@@ -7,8 +7,9 @@ asks again only what it had not been told.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,76 @@ from suture.config.strict import strict
 from suture.core.metrics import metric_for
 from suture.core.storage import LineFile, read_json, read_lines, write_json
 from suture.errors import ConfigError, DataError
-from suture.federation.coordinator.attendance import OwnersLost
+from suture.federation.coordinator.attendance import Attendance, reasons
 from suture.federation.coordinator.bindings import Bindings
+from suture.federation.coordinator.calls import Calls
 from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.coordinator.secure import FEWEST
-from suture.federation.wire.description import Description, in_common
-from suture.federation.wire.frames import Frame
+from suture.federation.wire.description import Description, fitting, in_common, without_few_masks
+from suture.federation.wire.frames import ANSWERS
 from suture.federation.wire.orders import Order
-from suture.federation.wire.reasons import BadReply, Reason, Refused, Unreachable
-from suture.federation.wire.terms import Terms, census_terms, terms_of
+from suture.federation.wire.reasons import BadReply, Reason
+from suture.federation.wire.terms import Terms, census_terms, check_bounds, terms_of
 from suture.graph.target import Target
 from suture.method import Task, check_target
-from suture.methods.census import Census
+from suture.methods.census import Census, Counted
 from suture.privacy.ledger import RunLedger
 from suture.runs.card import DataCard
 from suture.runs.counting import Counts, concluded, found_in, needs_census
 from suture.runs.folder import RunFolder
 from suture.runs.loop import Interrupted
 from suture.runs.plan import Plan
-from suture.seam import Audit, Transport, sample_size
+from suture.seam import Audit, Cohort, Transport, sample_size
 
 TERMS, CENSUS = "terms.json", "census.jsonl"
 """What was agreed on, and the ledger of what was sent for it."""
+NOT_NEGATIVE = frozenset({"size", "filled", "other", "label_size", "trained", "edges"})
+"""Sums of a census that are of sizes and shares."""
+
+
+@dataclass(frozen=True)
+class Concluding:
+    """From what owners counted to statistics that every owner will accept."""
+
+    made: Plan
+    common: Description
+    weighted: bool
+    secure: bool
+
+    def after(self, body: Callable[[Counted, Cohort], Counted]) -> Callable[[Counted, Cohort], Counted]:
+        """An exchange whose outcome is tried at once: what nobody could train with is the fault of who counted so."""
+
+        @wraps(body)
+        def tried(server: Counted, cohort: Cohort) -> Counted:
+            counted = body(server, cohort)
+            self._check(counted)
+            return counted
+
+        return tried
+
+    def _check(self, counted: Counted) -> None:
+        totals = counted.totals
+        if not float(totals["trained"]) > 0:
+            raise DataError("no owner has a labelled node that trains; label more nodes, or give masks with some of each")
+        counts = {name: value for name, value in totals.items() if name in NOT_NEGATIVE}
+        if self.common.kind != "value":
+            counts["label"] = totals["label"]
+        if self.weighted:
+            counts["edge_weight"] = totals["edge_weight"]
+        counts |= {"square": counted.square, "label_square": counted.label_square}
+        for name, value in counts.items():
+            if bool((value < 0).any()):
+                raise DataError(f"together the owners counted {name} below zero")
+        if counted.square.numel():
+            terms = terms_of(self.made, self.common, self.secure, self.counts(counted))
+            terms.handling.check(terms.features, terms.classes)
+
+    def counts(self, counted: Counted) -> Counts:
+        """What follows from the census."""
+        schema = self.common.agreement
+        marked = None if schema is None else schema.standardise
+        found = found_in(counted, self.made.protocol, self.common.kind, marked, self.weighted)
+        return concluded(found, self.made.protocol, self.common.kind, () if schema is None else schema.classes)
 
 
 @dataclass(frozen=True)
@@ -53,6 +102,8 @@ class Settling:
     """Told who is asked, as somebody may want to know who is absent."""
     ends: Callable[[], bool] = lambda: False
     """Whether nothing more is to be asked."""
+    left_out: dict[str, Reason] = field(default_factory=dict)
+    """Owners that cannot be used, found on the way; the run goes without them."""
 
     @property
     def path(self) -> Path:
@@ -73,6 +124,7 @@ class Settling:
         if needs_census(protocol, common.kind, weighted):
             counts = self._counted(common, weighted)
         terms = terms_of(self.made, common, self.order.secure, counts, self.transport.owners)
+        check_bounds(terms)
         self._keep_card(common, terms, counts)
         write_json(self.path / TERMS, terms.as_json())
         return terms
@@ -98,23 +150,32 @@ class Settling:
             )
 
     def _described(self) -> Description:
-        """What all owners say of their graphs."""
+        """What all owners say of their graphs; with `on_loss` continue, all but those that do not fit the most."""
+        calls = Calls(self.transport, self.order.run, self.order.faults)
+        attendance = Attendance(calls, self.audit)
+        answers, bad = calls.all(dict.fromkeys(self.transport.owners, ({"verb": "describe"}, b"")))
+        calls.close()
         told: dict[str, Description] = {}
-        missing: dict[str, Reason] = {}
-        for owner in self.transport.owners:
+        for owner, frame in answers.items():
             try:
-                data = self.transport.call(owner, Frame({"verb": "describe"}).pack(), self.order.faults.step_timeout)
-                frame = Frame.unpack(data)
-                if (refused := frame.refused) is not None:
-                    raise Refused(f"owner {owner} refuses: {refused}", refused.code)
-                told[owner] = Description.read(frame.header)
-            except Unreachable as error:
-                missing[owner] = Reason.of(error)
+                told[owner] = Description.read({key: value for key, value in frame.header.items() if key != ANSWERS})
             except BadReply as error:
-                raise BadReply(f"owner {owner} does not describe its graph as expected: {error}") from error
-        if not told or (missing and self.order.faults.on_loss == "wait"):
-            raise OwnersLost(missing)
+                bad[owner] = BadReply(f"it does not describe its graph as expected: {error}")
+        if told and self.order.faults.on_loss == "continue":
+            told, odd = fitting(told)
+            told, having = without_few_masks(told)
+            if having:
+                self.audit.note("masks are not used", run=self.order.run, owners=[*having], reason="most owners have none")
+            bad |= {owner: BadReply(why) for owner, why in odd.items()}
+        attendance.settle(bad, "describe", 0)
+        attendance.absent = {}
+        attendance.miss(bad, 0)
+        self._leave_out(attendance.banned, reasons(bad))
         return in_common(told)
+
+    def _leave_out(self, owners: Collection[str], why: Mapping[str, Reason]) -> None:
+        """Whoever cannot be used before the run is not asked in it."""
+        self.left_out.update({owner: why[owner] for owner in owners})
 
     def _counted(self, common: Description, weighted: bool) -> Counts:
         """The census between the owners, and what follows from it."""
@@ -131,26 +192,23 @@ class Settling:
             ledger=RunLedger(lines),
             secure=self.order.secure,
             bindings=Bindings.of(self.path),
+            left_out=self.left_out,
         )
         self.watched(cohort)
+        concluding = Concluding(self.made, common, weighted, self.order.secure)
         try:
             server = method.init_server(task)
             for phase in method.plan():
                 self._go_on()
                 cohort.begin(phase.name, 1)
-                server = cohort.carry_out(phase.body, server)
-                if not float(server.totals["trained"]):
-                    raise DataError(
-                        "no owner has a labelled node that trains; label more nodes, or give masks with some of each"
-                    )
+                server = cohort.carry_out(concluding.after(phase.body), server)
         finally:
             lines.close()
             cohort.close()
-        schema = common.agreement
-        marked = None if schema is None else schema.standardise
-        found = found_in(server, self.made.protocol, common.kind, marked, weighted)
-        self.audit.note("counted", run=self.order.run, secure=self.order.secure, nodes=found.nodes)
-        return concluded(found, self.made.protocol, common.kind, () if schema is None else schema.classes)
+        self._leave_out(cohort.banned, cohort.banned)
+        counts = concluding.counts(server)
+        self.audit.note("counted", run=self.order.run, secure=self.order.secure, nodes=counts.statistics.nodes)
+        return counts
 
     def _keep_card(self, common: Description, terms: Terms, counts: Counts | None) -> None:
         """What is known here of the owners' graphs; how many nodes each has is not."""

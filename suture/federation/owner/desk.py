@@ -18,6 +18,7 @@ from suture.federation.audit import HEAD
 from suture.federation.owner.binding import bind
 from suture.federation.owner.run import FINISHED, Agreement, RunAtOwner
 from suture.federation.owner.sealing import Sealing
+from suture.federation.wire.bounds import MOST_REQUEST_BYTES
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.names import run_name
 from suture.federation.wire.reasons import Code, Reason, Refused
@@ -58,25 +59,29 @@ class Desk:
         """Never raises: a refusal is an answer too."""
         with self._lock:
             try:
+                if len(request) > MOST_REQUEST_BYTES:
+                    raise Refused(
+                        f"a request of {len(request):,} bytes, at most {MOST_REQUEST_BYTES:,} are read", Code.MALFORMED
+                    )
                 requests = Frame.unpack(request).parts()
             except SutureError as error:
                 return self._refusal("refused", Reason.of(error), {}).pack()
             answers: list[Frame] = []
             for frame in requests:
-                answers.append(self._answer(frame))
+                answers.append(self._answer(frame).answering(frame))
                 if answers[-1].refused is not None:
                     break  # what comes behind was asked in the belief that this would be done
             return Frame.several(answers).pack()
 
     def _answer(self, frame: Frame) -> Frame:
-        details = {key: value for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
+        details = {key: _short(value) for key, value in frame.header.items() if key in ("verb", "run", "step", "number")}
         try:
             verb = frame.text("verb")
             if verb not in self._verbs:
                 raise Refused(f"{verb!r} is nothing this owner can be asked for", Code.UNDECLARED)
             answer = self._verbs[verb](frame)
             if verb in self._sealing:
-                self._run(frame).record_keys(frame.number("number"), verb, answer.header_bytes)
+                self._run(frame).record_keys(frame.number("number"), verb, answer.answering(frame).header_bytes)
             return answer
         except SutureError as error:
             return self._refusal("refused", Reason.of(error), details)
@@ -149,3 +154,8 @@ class Desk:
         head: dict[str, Json] = {**self.audit.head()}
         write_json(run.folder / FINISHED, {**read_json(run.folder / FINISHED, "record of a run"), HEAD: head})
         return Frame({"finished": True, HEAD: head})
+
+
+def _short(value: Json) -> Json:
+    """For a line of the audit log, which nobody else may fill."""
+    return value if isinstance(value, int | float | None) else str(value)[:100]

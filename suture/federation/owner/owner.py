@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from suture.core.storage import Json, make_folder, read_json, write_json
+from suture.core.storage import Json, make_folder, read_json, write_atomically, write_json
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
@@ -19,6 +20,7 @@ from suture.federation.owner.holding import Holding, read_holding
 from suture.federation.owner.policy import Policy, load_policy
 from suture.federation.owner.run import Agreement
 from suture.federation.owner.secrecy import Secrecy
+from suture.federation.owner.weighing import weigh
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms, read_terms
 from suture.graph.batch import GraphBatch
@@ -27,10 +29,12 @@ from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
 from suture.privacy.accountant import facts_of
+from suture.privacy.mechanisms import NoisySums
 from suture.runs.card import DataCard
 from suture.runs.piece import OwnersPiece
 
 OWNER = "owner.json"
+KEY_OF_SUMS = "sums.key"
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class Owner:
         terms, method = read_terms(content, self.door)
         self._check_fit(terms)
         link = terms.task == "link"
+        task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
+        weigh(self.policy, terms, method, task)
         try:
             if not link and not terms.is_census:
                 check_target(method, terms.handling.target)
@@ -119,6 +125,8 @@ class Owner:
         except (ConfigError, DataError, PartitionError) as error:
             raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
         graph = piece.graph
+        if any(isinstance(used, NoisySums) for used in method.mechanisms()):
+            graph = replace(graph, secret=self._key_of_sums())
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
         if terms.secure and not method.sums:
@@ -127,7 +135,6 @@ class Owner:
             )
         secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure else None
         self._charge(run, content, terms, method, graph)
-        task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
         return Agreement(
             method=method,
             graph=graph,
@@ -139,6 +146,14 @@ class Owner:
             secrecy=secrecy,
             noisy=frozenset(used.step for used in noisy_steps(method)),
         )
+
+    def _key_of_sums(self) -> bytes:
+        """Where noise on sums over neighbours comes from: it stays the same, as the sums of a graph do."""
+        path = self.home / KEY_OF_SUMS
+        if not path.exists():
+            write_atomically(path, secrets.token_bytes(32))
+            path.chmod(0o600)
+        return path.read_bytes()
 
     def _check_fit(self, terms: Terms) -> None:
         """Refuse terms that speak of other features or labels than this owner has."""

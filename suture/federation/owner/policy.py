@@ -9,6 +9,8 @@ max_message_bytes = 50_000_000
 total_bytes = 10_000_000_000           # of everything that leaves, in all runs together
 evaluations = "exact"                  # "exact", "rounded", "noised" or "off"; if absent, exact, but off with [privacy]
 max_evaluations = 200                  # tests of one run; what is asked beyond them is told nothing
+max_numbers = 100_000_000              # kept of one run: weights and moments
+max_local_epochs = 10_000              # in one step
 require_secure_aggregation = false
 min_secure_members = 3                 # no sum of fewer owners is opened; with two, each can subtract itself
 secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
@@ -78,6 +80,10 @@ class Policy:
     """How exactly test scores are told; absent: exactly, but not at all under a privacy budget."""
     max_evaluations: Count | None = None
     """Models tested in one run; of more nothing is told. Absent: twice as many as there are iterations, and `spare_asks`."""
+    max_numbers: Count = 100_000_000
+    """Numbers that are kept of one run: weights and their moments, four bytes each."""
+    max_local_epochs: Count = 10_000
+    """Epochs of one step."""
     require_secure_aggregation: bool = False
     """Refuse runs in which the coordinator would see this owner's own update."""
     min_secure_members: Annotated[int, Field(ge=2)] = 3

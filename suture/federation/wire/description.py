@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from suture.config.strict import strict
 from suture.core.storage import Json
 from suture.errors import ConfigError, DataError
+from suture.federation.wire.bounds import MOST_FEATURES
 from suture.federation.wire.reasons import BadReply
+from suture.graph.data import MASKS, MOST_CLASSES
 from suture.graph.target import Kind
 from suture.settings import Count
 from suture.tables.schema import Schema, difference, schema_from
@@ -40,11 +43,23 @@ class Description:
         """Check what an owner told."""
         try:
             told = strict(Description, content, "description")
-            if told.agreement is not None and len(told.agreement.feature_names) != told.features:
-                raise ConfigError("description.features are not as many as those of its schema")
+            told.check()
         except (ConfigError, DataError) as error:
             raise BadReply(str(error)) from error
         return told
+
+    def check(self) -> None:
+        """Refuse what no graph has, and what its own schema denies."""
+        if self.features > MOST_FEATURES or self.classes > MOST_CLASSES:
+            raise ConfigError(
+                f"description speaks of {self.features:,} features and {self.classes:,} classes, at most {MOST_FEATURES:,} "
+                f"and {MOST_CLASSES:,} are used"
+            )
+        if not set(self.masks) <= set(MASKS):
+            raise ConfigError(f"description.masks may be {', '.join(MASKS)}")
+        schema = self.agreement
+        if schema is not None and len(schema.feature_names) != self.features:
+            raise ConfigError("description.features are not as many as those of its schema")
 
     @property
     def agreement(self) -> Schema | None:
@@ -66,6 +81,40 @@ def in_common(told: Mapping[str, Description]) -> Description:
     )
 
 
+def fitting(told: Mapping[str, Description]) -> tuple[dict[str, Description], dict[str, str]]:
+    """(the owners whose graphs fit together, the others with the reason), if the former are more than half of them all."""
+    groups: list[tuple[Description, dict[str, Description]]] = []
+    for owner, mine in told.items():
+        for place, (common, members) in enumerate(groups):
+            with contextlib.suppress(DataError):
+                groups[place] = (in_common({next(iter(members)): common, owner: mine}), {**members, owner: mine})
+                break
+        else:
+            groups.append((mine, {owner: mine}))
+    common, most = max(groups, key=lambda group: len(group[1]))
+    if 2 * len(most) <= len(told):
+        return dict(told), {}
+    odd: dict[str, str] = {}
+    for owner in told.keys() - most.keys():
+        try:
+            in_common({next(iter(most)): common, owner: told[owner]})
+        except DataError as error:
+            odd[owner] = str(error)
+    return most, odd
+
+
+def without_few_masks(told: Mapping[str, Description]) -> tuple[dict[str, Description], list[str]]:
+    """The descriptions without masks, and who had some, if these are fewer than half of the owners; else as they are.
+
+    Where anybody has masks nobody draws who trains: one owner that tells of masks would leave all others without a node to
+    train on.
+    """
+    having = [owner for owner, one in told.items() if one.masks]
+    if not having or 2 * len(having) >= len(told):
+        return dict(told), []
+    return {owner: replace(one, masks=()) for owner, one in told.items()}, having
+
+
 def _check_pair(first: str, mine: Description, name: str, theirs: Description) -> None:
     alike = "import all owners' tables with one schema.json"
     if (mine.schema is None) != (theirs.schema is None):
@@ -81,6 +130,8 @@ def _check_pair(first: str, mine: Description, name: str, theirs: Description) -
         )
     if mine.kind != theirs.kind:
         raise DataError(f"owner {name}'s labels are of the kind {theirs.kind!r} and {first}'s of the kind {mine.kind!r}")
+    if mine.kind != "class" and mine.classes != theirs.classes:
+        raise DataError(f"owner {name} has {theirs.classes} columns to predict, {first} {mine.classes}; prepare them alike")
 
 
 def _same(what: str, told: Mapping[str, bool | None]) -> bool | None:

@@ -11,21 +11,29 @@ answer that refuses says so in `refused`, a sentence, and in `code`.
 
 A call costs about as much as a small step, so requests that are known together travel together: the verb `several` holds
 frames, which are answered one after the other as if each had come alone.
+
+An answer names in `answers` the digest of the request it is to. An answer that was given before, to another request, is
+found out by that: whether a cache, a repeated delivery or somebody on the way brings it. An owner that *wants* to send old
+numbers can: they are then its update.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from suture.core.headers import read_header
 from suture.core.storage import Json
 from suture.errors import IntegrityError
+from suture.federation.wire.bounds import FRAME_HEADER, MOST_NUMBER, MOST_PARTS
 from suture.federation.wire.reasons import Reason, Refused, code_named
 
 MAGIC = b"SUX1"
 SEVERAL = "several"
+ANSWERS = "answers"
 
 
 @dataclass(frozen=True)
@@ -37,13 +45,34 @@ class Frame:
 
     def pack(self) -> bytes:
         """To bytes."""
-        header = json.dumps(self.header, separators=(",", ":")).encode()
+        header = self._header()
+        if len(header) > FRAME_HEADER.size:
+            raise IntegrityError(
+                f"a header of {len(header):,} bytes is longer than the {FRAME_HEADER.size:,} that parties read: "
+                "use fewer features, or a run that needs no statistics of them"
+            )
         return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, self.body])
+
+    def _header(self) -> bytes:
+        return json.dumps(self.header, separators=(",", ":")).encode()
 
     @property
     def header_bytes(self) -> int:
         """How large the header travels."""
-        return len(json.dumps(self.header, separators=(",", ":")).encode())
+        return len(self._header())
+
+    @property
+    def digest(self) -> str:
+        """By which an answer names this request."""
+        return hashlib.sha256(self._header() + b"\0" + hashlib.sha256(self.body).digest()).hexdigest()[:32]
+
+    def answering(self, request: Frame) -> Frame:
+        """This, as the answer to a request."""
+        return Frame({**self.header, ANSWERS: request.digest}, self.body)
+
+    def is_to(self, digest: str) -> bool:
+        """Whether this is the answer to the request with this digest."""
+        return self.header.get(ANSWERS) == digest
 
     @staticmethod
     def unpack(data: bytes) -> Frame:
@@ -52,11 +81,9 @@ class Frame:
         if not isinstance(data, bytes) or data[:4] != MAGIC or end > len(data):
             raise IntegrityError("malformed frame (it does not start like one of ours); it was refused")
         try:
-            header = json.loads(data[8:end])
-        except (ValueError, RecursionError) as error:
-            raise IntegrityError("malformed frame (its header cannot be read); it was refused") from error
-        if not isinstance(header, dict):
-            raise IntegrityError("malformed frame (its header is not an object); it was refused")
+            header = read_header(data[8:end], FRAME_HEADER, finite=True)
+        except ValueError as error:
+            raise IntegrityError(f"malformed frame (its header cannot be read: {error}); it was refused") from error
         return Frame(header, data[end:])
 
     @staticmethod
@@ -73,6 +100,8 @@ class Frame:
             return [self]
         sizes = self.header.get("sizes")
         sizes = sizes if isinstance(sizes, list) else []
+        if len(sizes) > MOST_PARTS:
+            raise IntegrityError(f"malformed frame (it holds {len(sizes):,} others, at most {MOST_PARTS}); it was refused")
         ends = list(accumulate(size for size in sizes if type(size) is int and size > 0))
         if not ends or len(ends) != len(sizes) or ends[-1] != len(self.body):
             raise IntegrityError("malformed frame (it does not hold what it says); it was refused")
@@ -88,7 +117,7 @@ class Frame:
     def number(self, key: str) -> int:
         """A header entry that must be a whole number from 0 on."""
         value = self.header.get(key)
-        if type(value) is not int or value < 0:
+        if type(value) is not int or not 0 <= value <= MOST_NUMBER:
             raise IntegrityError(f"malformed frame ({key} must be a whole number from 0 on); it was refused")
         return value
 
@@ -102,4 +131,5 @@ class Frame:
         """What an answer says instead of an answer."""
         if "refused" not in self.header:
             return None
-        return Refused(self.text("refused")[:500], code_named(self.header.get("code")))
+        text = self.text("refused")[:500]  # of somebody else, for a log and a terminal
+        return Refused("".join(one if one.isprintable() else "?" for one in text), code_named(self.header.get("code")))

@@ -11,6 +11,9 @@ from enum import StrEnum
 from suture.core.storage import Json
 from suture.errors import IntegrityError, SutureError
 
+MOST_TEXT = 2000
+"""Characters of a sentence."""
+
 
 class Code(StrEnum):
     """Everything a party can be told instead of what it asked for."""
@@ -21,6 +24,8 @@ class Code(StrEnum):
     """The run has not been opened at this owner."""
     BAD_REPLY = "bad-reply"
     """A reply is not what the step declares; its sender is not asked again."""
+    TOO_FEW = "too-few-owners"
+    """Fewer owners are left than a round needs."""
     MALFORMED = "malformed"
     """A request cannot be read, or is not for whom it came to."""
     UNDECLARED = "undeclared"
@@ -83,6 +88,13 @@ class BadReply(FederationError):
         super().__init__(text, Code.BAD_REPLY)
 
 
+class TooFew(FederationError):
+    """Fewer owners are left than a round needs, and nobody who could come back would change that."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Code.TOO_FEW)
+
+
 @dataclass(frozen=True)
 class Reason:
     """A code and its sentence, apart from any exception."""
@@ -92,10 +104,11 @@ class Reason:
 
     @staticmethod
     def of(error: Exception) -> Reason:
-        """Why this was raised."""
+        """Why this was raised. A sentence may quote what came from somebody else, who must not fill a log with it."""
+        text = str(error)[:MOST_TEXT]
         if isinstance(error, FederationError):
-            return Reason(error.code, str(error))
-        return Reason(Code.MALFORMED if isinstance(error, IntegrityError) else Code.FAILED, str(error))
+            return Reason(error.code, text)
+        return Reason(Code.MALFORMED if isinstance(error, IntegrityError) else Code.FAILED, text)
 
     def as_json(self) -> dict[str, Json]:
         """For a line of an audit log."""

@@ -15,6 +15,7 @@ from suture.config.strict import strict, strict_values
 from suture.core.metrics import metric_for
 from suture.core.storage import Json
 from suture.errors import ConfigError
+from suture.federation.wire import bounds
 from suture.federation.wire.description import Description
 from suture.federation.wire.reasons import Code, Refused
 from suture.graph.target import Target
@@ -113,6 +114,7 @@ def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, M
     try:
         refuse_spelled(content)
         terms = strict(Terms, content, "terms")
+        check_bounds(terms)
         metric_for(terms.metric, terms.task)
         terms.handling.check(terms.features, terms.classes)
         kind: AnyMethod = Census if terms.is_census else door.by_name(terms.method)
@@ -125,6 +127,22 @@ def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, M
     if sum(phase.times for phase in method.plan()) != terms.rounds:
         raise Refused(f"the terms speak of {terms.rounds} iterations, the method's plan has another number", Code.TERMS)
     return terms, method
+
+
+def check_bounds(terms: Terms) -> None:
+    """Refuse settings of a size that no run has, before a method is built of them: some make lists as long."""
+    if terms.features > bounds.MOST_FEATURES or terms.rounds > bounds.MOST_SETTING:
+        raise ConfigError(f"{terms.features} features or {terms.rounds} iterations are too many")
+    settings = {"model": vars(terms.model), "training": vars(terms.training), terms.method: terms.fields}
+    for where, values in settings.items():
+        for name, value in values.items():
+            most = bounds.MOST_DEEP if name in bounds.DEEP else bounds.MOST_SETTING
+            most = bounds.MOST_MANY if name in bounds.MANY else most
+            if isinstance(value, int) and abs(value) > most:
+                raise ConfigError(f"{where}.{name} must be at most {most:,}, got {value}")
+    fanouts = terms.training.fanouts
+    if len(fanouts) > bounds.MOST_DEEP or any(one > bounds.MOST_MANY for one in fanouts):
+        raise ConfigError(f"training.fanouts must be at most {bounds.MOST_DEEP} numbers up to {bounds.MOST_MANY:,}")
 
 
 def _plain(value: Any) -> Any:

@@ -124,6 +124,7 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     name: ClassVar[str] = "fedpub"
     summary: ClassVar[str] = "a model for every client: averages of models that behave alike, and learnt masks"
     paper: ClassVar[str] = "Baek et al., ICML 2023"
+    edges_by_layers: ClassVar[bool] = True
     one_model: ClassVar[bool] = False
 
     tau: NonNegative = 3.0

@@ -131,6 +131,7 @@ def proxy_graph(settings: ProxySettings, copies: int, features: int, seed: int, 
         y=blank,
         role=blank.to(torch.int8),
         node_id=blank,
+        public=True,
     )
     return ProxyGraph(graph)
 

@@ -234,7 +234,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         cohort.report(loss=float(offer.loss.mean()))
         gradients = cohort.ask(self.feed_forward, route(offer))
         foreign = map_tree(lambda value: value.sum(0), gradients.fgen)
-        cohort.ask(self.update_generator, ForeignGradient(cohort.ids, foreign))
+        cohort.ask(self.update_generator, ForeignGradient(gradients.ids, foreign))
         return server
 
     @step

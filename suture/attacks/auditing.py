@@ -1,0 +1,169 @@
+"""Audits: the real code of a method's mechanisms, run on a client's data with canaries in it, against its own account.
+
+An audit of DP-SGD runs `train_locally` with the method's network and loss, as `local_update` does, with one difference: the
+optimiser is plain SGD, from whose steps the noised gradients can be read. Whoever accounts for DP-SGD assumes that they are
+seen, whatever the optimiser makes of them, so nothing else is audited than what is promised. The upper bound is of exactly
+what was run: these steps, at the rate with which the enlarged client draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suture.attacks.canaries import GradientCanaries, draw_canaries, enlarged, sum_canaries
+from suture.core.message import Nothing
+from suture.core.streams import Streams
+from suture.core.tree import Tree
+from suture.errors import ConfigError
+from suture.graph.batch import GraphBatch
+from suture.method import Clients, Method, Task
+from suture.methods.averaging import Averaging
+from suture.privacy.accountant import SLACK, dp_sgd_epsilon, facts_of, one_draw
+from suture.privacy.audited import Audited, Heard, Shape, lower_bounds
+from suture.privacy.gdp import composed_mu, gaussian_epsilon
+from suture.privacy.mechanisms import NoisyGradients, NoisySums, SampledNeighbours
+from suture.training.batches import Batch, expected_batch
+from suture.training.local import sum_terms, train_locally
+from suture.training.optimisers import fresh_moments
+
+LEARNING_RATE = 0.1
+"""Of the audit's SGD; it moves the network, and cancels in a score."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard an audit tries."""
+
+    canaries: int = 1000
+    rounds: int = 20
+    """Rounds of DP-SGD at most; the run's own if these are fewer."""
+    delta: float = SLACK
+    seed: int = 0
+    """Of coins and canaries."""
+
+
+def audit(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effort) -> Iterator[Audited]:
+    """Every mechanism of a method at one client, whose graph this is."""
+    if not method.mechanisms():
+        raise ConfigError(
+            f"{method.name} promises nothing that could be audited: set training.dp_sigma, or model.kind=gap, or take feddep"
+        )
+    for used in method.mechanisms():
+        if isinstance(used, NoisyGradients):
+            if used.step == "local_update":
+                yield audited_training(method, graph, task, effort)
+        elif isinstance(used, NoisySums):
+            yield audited_sums(method, used, graph, task, effort)
+        elif used.fanouts:
+            yield audited_draw(used, graph, effort)
+
+
+# DP-SGD
+
+
+def audited_training(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effort) -> Audited:
+    """DP-SGD as `local_update` of an averaging method does it."""
+    if not isinstance(method, Averaging):
+        raise ConfigError(f"{method.name} trains in a way of its own, which cannot be audited")
+    size = int(graph.num_train[0])
+    if size == 0:
+        raise ConfigError(f"{graph.ids[0]} has no training node, so that there is nothing to audit; choose another --client")
+    # As large a share of the enlarged client in a step as of the real one.
+    share = int(expected_batch(graph, method.training)[0]) / size
+    batch = max(1, round(share * (size + effort.canaries))) if share < 1 else 0
+    plain = replace(method.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, schedule="constant")
+    training = replace(plain, lr=LEARNING_RATE, batch_size=batch)
+    rounds = min(training.rounds, effort.rounds)
+    heard, rate, steps = _train(replace(method, training=training), graph, task, rounds, effort)
+    sigma = training.dp_sigma
+
+    def epsilon_of(noise: float) -> float:
+        if rate == 1:
+            return gaussian_epsilon(composed_mu(noise, steps), effort.delta)
+        return min(bound for bound in dp_sgd_epsilon([(noise, rate, steps)], effort.delta) if bound is not None)
+
+    bounds = lower_bounds(heard, effort.delta, Shape(rate, steps), epsilon_of)
+    ran = f"{steps} steps with noise {sigma:g}, each of {100 * rate:.3g} % of the examples"
+    told = (graph.ids[0], "DP-SGD", "one training node's loss", heard.score.numel(), effort.delta)
+    return Audited(*told, epsilon_of(sigma), bounds, ran)
+
+
+def _train(
+    method: Averaging[Any, Any, Any, Any], graph: GraphBatch, task: Task, rounds: int, effort: Effort
+) -> tuple[Heard, float, int]:
+    """(scores, rate, steps) of a training with canaries."""
+    settings = method.training
+    streams = Streams.of(task.seed, graph.ids, "init")
+    params: Tree = method.init_clients(Clients(graph, Nothing(graph.ids), streams, task)).params
+    frozen = method.frozen_names(task)
+    trained = [name for name in params if name not in frozen]
+    canaries = GradientCanaries.among(graph, params, trained, effort.canaries, settings.dp_clip, effort.seed)
+    larger = enlarged(graph, None, len(canaries.places), role=1)
+    state = method.init_clients(Clients(larger, Nothing(larger.ids), streams, task))
+    start, params = params, dict(state.params)
+    expected = int(expected_batch(larger, settings)[0])
+    score = torch.zeros(len(canaries.places), dtype=torch.float64)
+    moments, epochs = fresh_moments(params, settings), 0
+    for number in range(1, rounds + 1):
+        clients = Clients(larger, state, Streams.of(task.seed, larger.ids, "ask", number), task, number)
+
+        def real(p: Tree, batch: Batch, clients: Clients[Any] = clients) -> Tensor:
+            return sum_terms(method.loss_terms(p, batch, start, clients))
+
+        for epoch in range(settings.local_epochs):
+            canaries.sign, before, epochs = -canaries.sign, canaries.at(params), epochs + 1
+            params, moments, _ = train_locally(
+                larger,
+                params,
+                moments,
+                lambda p, batch: canaries.loss(p, batch, real),
+                settings,
+                clients.rng,
+                frozen,
+                range(epoch, epoch + 1),
+            )
+            score += canaries.sign * (before - canaries.at(params)) * expected / (settings.lr * settings.dp_clip)
+    examples = int(larger.num_train[0])
+    return Heard(score, canaries.included), expected / examples, epochs * -(-examples // expected)
+
+
+# GAP and NFDP
+
+
+def audited_sums(method: Method[Any, Any], used: NoisySums, graph: GraphBatch, task: Task, effort: Effort) -> Audited:
+    """Sums over neighbours; at node level without the steps of DP-SGD, which are audited by themselves."""
+    heard = sum_canaries(graph, method.model, task.classes, effort.canaries, effort.seed)
+
+    def epsilon_of(noise: float) -> float:
+        return gaussian_epsilon(composed_mu(noise, used.hops), effort.delta)
+
+    bounds = lower_bounds(heard, effort.delta, Shape(1.0, used.hops), epsilon_of)
+    ran = f"{used.hops} hops with noise {used.sigma:g}"
+    hides = f"whom a node tells, up to {used.most}" if used.most else "one edge"
+    told = (graph.ids[0], "GAP", hides, effort.canaries, effort.delta)
+    return Audited(*told, epsilon_of(used.multiplier), bounds, ran)
+
+
+def audited_draw(used: SampledNeighbours, graph: GraphBatch, effort: Effort) -> Audited:
+    """One draw of neighbours, at nodes with as many of them as three quarters of the client's have at most."""
+    fanout = used.fanouts[0]
+    degree = max(fanout + 1, facts_of(graph)[0].degree_at(0.75))
+    promised = one_draw(degree, fanout, replace=used.replace)
+    heard = draw_canaries(graph, degree, fanout, used.replace, effort.canaries, effort.seed)
+    bounds = lower_bounds(heard, promised.delta)
+    ran = f"one draw of {fanout} of {degree} neighbours"
+    told = (graph.ids[0], "NFDP", "one edge in a node's list of neighbours", effort.canaries, promised.delta)
+    return Audited(*told, promised.epsilon, bounds, ran)
+
+
+def client_graph(graph: GraphBatch, client: str | None) -> GraphBatch:
+    """The graph of the client to audit; of the one with the most training nodes if none is named."""
+    if client is not None and client not in graph.ids:
+        raise ConfigError(f"there is no client {client!r}; there are {', '.join(graph.ids)}")
+    chosen = client if client is not None else graph.ids[int(graph.num_train.argmax())]
+    return graph.select([chosen])
