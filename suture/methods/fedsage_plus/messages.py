@@ -38,6 +38,14 @@ class Gradients(Message):
 
 
 @dataclass(frozen=True)
+class Answers(Message):
+    """Line 2 where the server needs the sum alone: the same gradients [K, M, ...], and 1 [K], by which clients weigh."""
+
+    fgen: Annotated[Tree, Kind.GRADIENTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+
+
+@dataclass(frozen=True)
 class ForeignGradient(Message):
     """Line 3, server to client: the sum of the others' gradients of its fGen [K, ...]."""
 
