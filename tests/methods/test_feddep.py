@@ -70,8 +70,8 @@ def test_without_dgen_it_is_fedsage(world: World) -> None:
 def test_keeping_no_generated_embedding_trains_as_without_dgen(world: World) -> None:
     """r = 0: z = 0 in every round, so the classifier cannot tell that there is a generator."""
     without = run_to_end(quick(dgen=False), world.clients, world.task)
-    nothing_kept = _rounds_after_generator(quick(r=0.0, edge_share=1.0), world)
-    kept = _rounds_after_generator(quick(r=1.0, edge_share=1.0), world)
+    nothing_kept = _rounds_after_generator(quick(r=0.0, as_published=True), world)
+    kept = _rounds_after_generator(quick(r=1.0, as_published=True), world)
     name = "params.layer1.neighbour"
     # Dropout differs (it follows the number of questions asked before), so weights are compared without it.
     torch.testing.assert_close(nothing_kept.server.tensors()[name], without.server.tensors()[name])

@@ -37,18 +37,24 @@ What the paper leaves open, and what we do (v: by validation accuracy on Cora, o
 - Line 5 is done before line 6 (as FedSage's algorithm 1); the local F of L^c is thrown away.
 - h = 0.5, K = 2, beta = 1, and C, d_z by data set: as printed. L = 0 is FedSage+ (`fedsage_plus`).
 
-Privacy: what leaves a client is its C prototypes and the weights of F. A prototype is a mean of embeddings; one of a cluster
-with a single node is that node's embedding. What theorem 3.1 promises for sampled neighbours and Ber(r) is computed by
-`privacy.accountant`. With `proto=False` every client can read embeddings of others' nodes from what they return.
+Privacy: what leaves a client is its C prototypes and the weights of F in every round. Theorem 3.1 promises edge-LDP for
+sampled neighbours, but composed over all draws of a run it promises nothing (docs/privacy.md), and its account leaves out
+F's rounds and prototypes, whose embeddings see all neighbours; one of a single node is its embedding. Hence, by default:
+- Before line 1 a client draws each of its edges with probability `edge_share`, once. Lines 1 to 7 see drawn edges only: all
+  that leaves is computed from one draw, which is (0, edge_share)-private for each edge. Only tests see all edges.
+- A prototype is of at least `smallest` nodes, and may have noise (`prototype_sigma`).
+`as_published=True` is the paper's form. With `proto=False` every client can read embeddings of others' nodes from what they
+return.
 Legend: K clients, M of them in all, N nodes, D = d_z, C clusters, T targets, R generated rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.kernels import pointers
@@ -114,7 +120,7 @@ class FedDep(ModelAveraging[Server, Generating]):
     as_published: bool = False
     """The paper's form: neighbours are sampled anew in every batch, prototypes see all of them and may be of single nodes;
     its account then covers the training of line 1 only."""
-    edge_share: Share = 0.5
+    edge_share: Annotated[float, Field(ge=0.01, lt=1)] = 0.5
     """Share of its edges that a client draws, once; all that it sends is computed from these."""
     smallest: Count = 5
     """Fewest nodes of a prototype; smaller clusters join the nearest, and a client with fewer nodes has no prototype."""

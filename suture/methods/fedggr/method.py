@@ -362,7 +362,8 @@ class FedGgr(Method[GraphServer, Embedded]):
         longest = torch.full((len(clients.ids),), down.longest)
         z_grad = one_of(z_grads, self.returned)
         z_grad = groups.sums(z_grad) if groups else z_grad
-        state = replace(clients.state, params=params, moments=moments, z=Rows(z_NG, graph.segments.ptr), longest=longest)
+        z = Rows(z_NG, graph.segments.ptr) if groups else down.z
+        state = replace(clients.state, params=params, moments=moments, z=z, longest=longest)
         sent = {name: params[name] for name in down.params}
         return state, Up(clients.ids, sent, Rows(z_grad, down.z.ptr), graph.sizes.float(), loss)
 

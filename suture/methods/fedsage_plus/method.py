@@ -50,8 +50,9 @@ the sender and the server can compute, and S [R, F] the weighted differences x~ 
 whoever sees the gradient could solve it for S and read off x_u (the sender: their sum over the other clients). As printed,
 the method does not prevent that. Here a client answers an offer only if its rows outnumber the hidden units and the bias,
 so that the system has no unique solution, and if their match amounts to at least `DISTINCT` different nodes. fGen is narrow
-for that reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. This
-rules out solving and looking, not every inference: rows are sparse, and gradients of many iterations accumulate.
+for that reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. That
+looks at one iteration. All of them together span a client's features (`answers="exact"`), so that by default rows are
+matched with means of groups of nodes, and the server needs only the sum of all clients' answers (answering.py).
 """
 
 from __future__ import annotations
