@@ -102,7 +102,7 @@ class FedGgr(Method[GraphServer, Embedded]):
     """F_g, width of global embeddings; 0: one for each class."""
     codes: Literal["groups", "nodes"] = "groups"
     """Whose codes the server sees: those of groups of nodes that are alike, or of every node, as published."""
-    smallest: Count = 5
+    smallest: Annotated[int, Field(ge=2)] = 5
     """codes = groups: fewest nodes of a group; a client with fewer has no code and no global embedding."""
     code_width: Annotated[int, Field(ge=2)] = 32
     """p, numbers a node's features are compressed to; one alone has no direction, by which codes are compared."""
