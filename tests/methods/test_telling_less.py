@@ -27,7 +27,7 @@ from suture.methods.fedggr.grouped import code_groups
 from suture.methods.fedggr.method import FedGgr
 from suture.methods.fedproto import COUNTS, PROTOTYPES, FedProto
 from suture.methods.fedsage_plus.answering import coarse
-from suture.methods.fedsage_plus.exchange import route
+from suture.methods.fedsage_plus.exchange import share
 from suture.methods.fedsage_plus.method import FedSagePlus
 from suture.privacy.accountant import account, facts_of
 from suture.privacy.disclosure import Disclosure
@@ -135,7 +135,7 @@ def answers_of(method: Method[Any, Any], graph: GraphBatch, world: World) -> dic
     offer = _offer(method, world)
     state = EmbeddedCohort.start(method, graph, world.task).states()[0]
     clients = Clients(graph, state, Streams.of(0, graph.ids, "test"), world.task)
-    _, given = method.answer(clients, route(offer))
+    _, given = method.answer(clients, share(offer))
     return given.fgen
 
 
@@ -196,7 +196,7 @@ def test_what_all_answers_of_a_run_span(world: World) -> None:
 
             def record(self, number: int, step: str, direction: str, message: Any) -> None:
                 if step in ("answer", "feed_forward") and direction == "down":
-                    self.offers = message
+                    self.offers = message.of_others() if step == "answer" else message
                 elif step in ("answer", "feed_forward"):
                     known.append(_solved(self.offers, message, client=0))
 

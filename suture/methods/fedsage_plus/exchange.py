@@ -14,7 +14,7 @@ from suture.core.tree import Tree, map_tree, tile
 from suture.graph.batch import Features
 from suture.graph.matching import shares_of_each_client
 from suture.methods.fedsage_plus.generator import GeneratorBatch
-from suture.methods.fedsage_plus.messages import Offer, Offers
+from suture.methods.fedsage_plus.messages import Offer, Offers, SharedOffers
 from suture.methods.fedsage_plus.neighgen import NeighGen
 from suture.training.optimisers import leaves_of
 
@@ -42,6 +42,14 @@ def route(offer: Offer) -> Offers:
     rows = everybody.pop("rows")
     others = 1 - torch.eye(clients, device=offer.weight.device)
     return Offers(offer.ids, everybody, rows, others.unsqueeze(2) * offer.weight)
+
+
+def share(offer: Offer) -> SharedOffers:
+    """Everybody's offer for everybody, the same for all, without copying."""
+    one = {"rows": offer.rows, "weight": offer.weight} | offer.fgen
+    everybody = tile({name: value.unsqueeze(0) for name, value in one.items()}, len(offer.ids))
+    rows, weight = everybody.pop("rows"), everybody.pop("weight")
+    return SharedOffers(offer.ids, everybody, rows, weight, "\n".join(offer.ids))
 
 
 def summed(given: Tree, clients: int) -> Tree:

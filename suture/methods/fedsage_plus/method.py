@@ -73,10 +73,18 @@ from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, Server
 from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.answering import Answering, Form
-from suture.methods.fedsage_plus.exchange import offered_rows, route, summed
+from suture.methods.fedsage_plus.exchange import offered_rows, route, share, summed
 from suture.methods.fedsage_plus.generator import OwnGradient, OwnLoss
 from suture.methods.fedsage_plus.mending import Mender
-from suture.methods.fedsage_plus.messages import Answers, ForeignGradient, GeneratorUp, Gradients, Offer, Offers
+from suture.methods.fedsage_plus.messages import (
+    Answers,
+    ForeignGradient,
+    GeneratorUp,
+    Gradients,
+    Offer,
+    Offers,
+    SharedOffers,
+)
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.fedsage_plus.patch import Patch, no_patch, with_generated_nodes
 from suture.settings import Count, NonNegative, OpenShare, Positive, TrainingSettings, Whole
@@ -243,9 +251,10 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             return replace(server, generator=mean(up.generator, torch.ones(len(up.ids))))
         offer = cohort.ask(self.offer, Nothing(cohort.ids))
         cohort.report(loss=float(offer.loss.mean()))
-        offers = route(offer)
-        exact = self.answers == "exact"
-        given = cohort.ask(self.feed_forward, offers).fgen if exact else cohort.ask(self.answer, offers).fgen
+        if self.answers == "exact":
+            given = cohort.ask(self.feed_forward, route(offer)).fgen
+        else:
+            given = cohort.ask(self.answer, share(offer)).fgen
         cohort.ask(self.update_generator, ForeignGradient(offer.ids, summed(given, len(offer.ids))))
         return server
 
@@ -275,9 +284,9 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         return state, Gradients(clients.ids, given)
 
     @step
-    def answer(self, clients: Clients[Mending], offers: Offers) -> tuple[Mending, Answers]:
+    def answer(self, clients: Clients[Mending], offers: SharedOffers) -> tuple[Mending, Answers]:
         """Line 2 where the server needs the sum over the clients that answer, and nothing else."""
-        state, given = self.answered(clients, offers)
+        state, given = self.answered(clients, offers.of_others())
         return state, Answers(clients.ids, given, torch.ones(len(clients.ids), device=clients.graph.device))
 
     def answered(self, clients: Clients[Mending], offers: Offers) -> tuple[Mending, Tree]:
