@@ -61,7 +61,8 @@ class Options:
     """Called once before the first round with all that was dropped or assumed, if the graph is somebody's own or names
     owners."""
     engine: str = EMBEDDED
-    """embedded; or debug: slow, one client at a time, and an error says client, step, phase and round."""
+    """embedded; sealed: the server is shown sums only, where a method needs no more; or debug: slow,
+    one client at a time, and an error says client, step, phase and round."""
 
 
 def run(
