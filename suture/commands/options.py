@@ -62,6 +62,9 @@ Engine = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="embedded, or debug: slow, and an error says where it is from  [default: embedded]"),
 ]
+Record = Annotated[
+    bool, typer.Option("--record", help="Keep the content of every message, for `suture attack`; only for your eyes")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", callback=tell_everything, help="Say on stderr what is done, round by round")
