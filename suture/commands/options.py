@@ -66,6 +66,9 @@ Engine = Annotated[
         "debug: slow, and an error says where it is from  [default: embedded]",
     ),
 ]
+Record = Annotated[
+    bool, typer.Option("--record", help="Keep the content of every message, for `suture attack`; only for your eyes")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", callback=tell_everything, help="Say on stderr what is done, round by round")

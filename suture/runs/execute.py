@@ -73,7 +73,8 @@ def _runner(
         raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
     if not prepared.task.link:
         check_target(method, prepared.clients.target)
-    ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method, issubclass(engine, SealedCohort))
+    robust = robust_for(method, issubclass(engine, SealedCohort))
+    ledger = RunLedger(*((folder.ledger, folder.tape) if folder else ()))
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
     give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
