@@ -24,10 +24,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.config.strict import strict
@@ -88,8 +89,8 @@ class Asked:
     seeds: tuple[int, ...]
     own_module: bool
     """The network was the user's own, and cannot be rebuilt from a name."""
-    threads: int
-    chunk: int
+    threads: Annotated[int, Field(ge=1, le=1024)]
+    chunk: Annotated[int, Field(ge=0)]
     engine: str = EMBEDDED
     """What carried it out: an engine of this process, or `federation`."""
     plugins: tuple[dict[str, str], ...] = ()
