@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench clean
+.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench attacks clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -58,6 +58,9 @@ docs: $(DOCS_READY)  ## the documents and a reference of the code as a site, in 
 bench: $(READY)  ## time a round and measure memory
 	$(BIN)/python benchmarks/round_time.py $(DATA)
 	$(BIN)/python benchmarks/memory.py $(DATA)
+
+attacks: $(READY)  ## attack every method, and write the matrix of docs/privacy.md; goes on where it was stopped
+	$(BIN)/python benchmarks/attack_matrix.py $(DATA)
 
 clean:  ## remove what the above made, except runs/
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist site docs/reference *.egg-info

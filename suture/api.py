@@ -61,7 +61,10 @@ class Options:
     """Called once before the first round with all that was dropped or assumed, if the graph is somebody's own or names
     owners."""
     engine: str = EMBEDDED
-    """embedded; or debug: slow, one client at a time, and an error says client, step, phase and round."""
+    """embedded; sealed: the server is shown sums only, where a method needs no more; or debug: slow,
+    one client at a time, and an error says client, step, phase and round."""
+    record: bool = False
+    """Keep the content of every message in the run folder, for `suture attack`."""
 
 
 def run(
@@ -180,6 +183,7 @@ def run_plan(
 ) -> Result:
     """Run the first method of a plan on its first seed; `data` only if the plan has no dataset's name."""
     made, work, place = made.single(), _Work.of(model, options), path_of(out, "out")
+    work.check_place(place)
     prepared = work.source(made, data, path_of(manifest, "manifest")).prepared(made.seeds[0])
     work.tell(prepared)
     folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
@@ -197,6 +201,7 @@ def compare_plan(
 ) -> Comparison:
     """Run every method of a plan on every seed; `data` only if the plan has no dataset's name."""
     work, place = _Work.of(model, options), path_of(out, "out")
+    work.check_place(place)
     source = work.source(made, data, path_of(manifest, "manifest"))
     made, left_out = fitting(made, kind_of(source.graph), source.graphless)
     if place is not None:
@@ -215,7 +220,7 @@ def resume_plan(
     """Bring the run or comparison in `path`, whose plan this is, to its end."""
     asked = folders.read_asked(path)
     # Chunks of another size would round differently.
-    work = _Work.of(model, replace(options or Options(), chunk=asked.chunk))
+    work = _Work.of(model, replace(options or Options(), chunk=asked.chunk, record=asked.recorded))
     if asked.dataset == IN_MEMORY and data is None:
         raise DataError(f"the graph of {path} was given in memory; call suture.resume(path, data) with the same graph")
     if asked.own_module and model is None:
@@ -250,6 +255,11 @@ class _Work:
         check_device(work.options.device)
         return work
 
+    def check_place(self, out: Path | None) -> None:
+        """Messages are recorded in a folder or not at all."""
+        if self.options.record and out is None:
+            raise ConfigError("recorded messages need a folder; give one with out=...")
+
     def source(self, made: Plan, data: Data | None, manifest: Path | None) -> Source:
         options = self.options
         root = path_of(options.data_root, "data_root")
@@ -265,6 +275,7 @@ class _Work:
             chunk=options.chunk,
             engine=options.engine,
             sources=made.sources,
+            recorded=options.record,
         )
 
     def folder(self, made: Plan, method: Method[Any, Any], prepared: Prepared, path: Path, *, new: bool) -> RunFolder:

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import assess_cli, audit_cli, importing, keys_cli, model_cli
+from suture.commands import assess_cli, attack_cli, audit_cli, importing, keys_cli, model_cli
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -98,6 +98,7 @@ def compare(
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
     engine: opt.Engine = None,
+    record: opt.Record = False,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -119,7 +120,7 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine), dry_run)
+    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record), dry_run)
 
 
 @command(
@@ -149,6 +150,7 @@ def run(
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
     engine: opt.Engine = None,
+    record: opt.Record = False,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -168,7 +170,7 @@ def run(
         manifest=manifest,
         single=True,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine), dry_run)
+    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record), dry_run)
 
 
 @command(app, "resume", "suture resume runs/20260101-120000-cora-fedpub-disjoint")
@@ -318,6 +320,7 @@ importing.register(app, data_app)
 model_cli.register(app)
 assess_cli.register(app)
 audit_cli.register(app)
+attack_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

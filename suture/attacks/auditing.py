@@ -59,7 +59,7 @@ def audit(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effor
                 yield audited_training(method, graph, task, effort)
         elif isinstance(used, NoisySums):
             yield audited_sums(method, used, graph, task, effort)
-        elif used.fanouts:
+        elif isinstance(used, SampledNeighbours) and used.fanouts:
             yield audited_draw(used, graph, effort)
 
 

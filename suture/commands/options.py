@@ -60,7 +60,14 @@ Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Processor
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and the plan, do nothing")]
 Engine = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="embedded, or debug: slow, and an error says where it is from  [default: embedded]"),
+    typer.Option(
+        metavar="NAME",
+        help="embedded; sealed: the server sees sums only, where a method needs no more; "
+        "debug: slow, and an error says where it is from  [default: embedded]",
+    ),
+]
+Record = Annotated[
+    bool, typer.Option("--record", help="Keep the content of every message, for `suture attack`; only for your eyes")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 Verbose = Annotated[

@@ -54,6 +54,8 @@ class Work:
     quiet: bool = False
     engine: str | None = None
     """None: embedded, or for a run that goes on, the one it was begun with."""
+    record: bool = False
+    """Keep the contents of messages."""
 
 
 def planned(request: Request) -> Plan:

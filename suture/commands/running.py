@@ -21,15 +21,20 @@ from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import StorageError
 from suture.report import console
 from suture.report.assessment import assessment_report
+from suture.report.attacks import attacked
 from suture.report.progress import watching
 from suture.report.suspects import name_suspects
 from suture.report.table import comparison_report, metric_of, warned
 from suture.runs import origin
-from suture.runs.folder import EMBEDDED, is_begun, is_comparison, place_of, read_asked, read_plan
+from suture.runs.folder import EMBEDDED, TAPE, is_begun, is_comparison, place_of, read_asked, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
 
 STDOUT = "-"
+RECORDED = (
+    "recording: {tape} in {out} keeps the content of every message, which is all that the server sees; only your account "
+    "may read it; delete it when nobody needs it"
+)
 
 
 def start(request: Request, work: Work, only_plan: bool) -> None:
@@ -41,6 +46,8 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
         return
     use_device(work)
     check_json_target(work.json)
+    if work.record and not work.quiet:
+        console.notes().print(RECORDED.format(tape=TAPE, out=out), soft_wrap=True)
     with supervised(out, made, work, work.engine or EMBEDDED) as options:
         if request.single:
             result = api.run_plan(made, manifest=request.manifest, out=out, options=options)
@@ -81,6 +88,7 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[a
                 lambda: stopper.asked,
                 lambda notes: None if work.quiet else _tell(made, notes),
                 engine,
+                work.record,
             )
         except (Interrupted, StorageError, Halt) as stopped:
             begun = is_begun(out)
@@ -104,7 +112,7 @@ def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work)
         if (assessment := read_assessment(out)) is not None:
             console.results().print(assessment_report(assessment))
         table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
-        console.results().print(table, *warned(comparison.outcomes), sep="\n")
+        console.results().print(table, *warned(comparison.outcomes), *attacked(out, made), sep="\n")
         name_suspects(comparison.outcomes)
     if not work.quiet:
         _say_next(comparison, made, out)

@@ -139,6 +139,11 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def real_path(path: Path) -> Path:
+    """Without links and dots; a link that leads to itself stays what it is, for whoever opens it to complain."""
+    return Path(os.path.realpath(path))
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a `LineFile` that may still be growing; none if there is no such file."""
     if not path.exists():

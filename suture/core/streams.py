@@ -106,6 +106,12 @@ class Streams:
         words = self.bits(ptr, -(-width // 8))
         return (words.view(torch.uint8) < threshold)[:, :width]
 
+    def of_pairs(self, client: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        """Uniform in [0, 1), float64 [E]: draw i depends on the key of client[i] and the pair one[i], other[i] alone."""
+        low, high = torch.minimum(one, other), torch.maximum(one, other)
+        bits = _finalise(_finalise((low + 1) * _GOLDEN + self.keys[client]) + (high + 1) * _GOLDEN)
+        return _logical_shift(bits, 11).to(torch.float64).mul_(2.0**-53)
+
     def shuffle(self, ptr: Tensor) -> Tensor:
         """A permutation of all rows that permutes inside each client only, int64 [N]."""
         lengths = ptr.diff()

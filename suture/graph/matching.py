@@ -77,7 +77,9 @@ def shares_of_each_client(generated_RF: Tensor, x: Features, softness: float) ->
     distance_NR += generated_RF.square().sum(1)
     for start, end in itertools.pairwise(x.segments.bounds):
         distance_BR = distance_NR[start:end]
-        if softness == 0:
+        if start == end:
+            yield distance_BR
+        elif softness == 0:
             yield torch.zeros_like(distance_BR).scatter_(0, distance_BR.argmin(0, keepdim=True), 1)
         else:
             scale_R = distance_BR.mean(0).clamp_min(1e-12).mul_(softness)

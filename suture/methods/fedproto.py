@@ -6,11 +6,12 @@ Every client keeps its own model; only the mean embedding of each class, its pro
       1  server samples a share of the clients and sends them the global prototypes c_j of the classes j seen so far
       2  client k: E local epochs on cross-entropy + proto_weight * sum_j ||c_kj - c_j||^2 / H over the classes j of its
            batch, where c_kj is the mean embedding, in R^H, of its training nodes of class j
-      3  client k sends c_kj and n_kj, how many training nodes it has of class j
+      3  client k sends c_kj and n_kj, how many training nodes it has of class j (here: 1, if it has enough of them)
       4  c_j <- sum_k (n_kj / n_j) c_kj over the clients that have class j
 
 An embedding is the output of the last layer before head and activation. As in the authors' code the distance is the mean
-square of the H coordinates, so that its weight does not depend on H; but they average prototypes over clients, not nodes.
+square of the H coordinates, so that its weight does not depend on H. They average prototypes over clients, not nodes, as
+we do where only classes are told (`told = "classes"`).
 The paper predicts the class of the nearest global prototype; `predict_by` offers this beside the client's own classifier.
 
 Link prediction has two classes, linked pairs and pairs that are not, so there are two prototypes. The embedding of a pair is
@@ -21,8 +22,9 @@ are no inner product of the ends' outputs, by which pairs are scored.
 Models may differ from client to client as long as their embeddings have one width: on a client without edges the backbone
 is a perceptron (tests/methods/test_graphless.py), which is how FedGLS (Fu et al., TMLR) compares with FedProto.
 
-Privacy: the server learns how many training nodes of each class (or training edges) a client has, and where
-that is one, its embedding.
+Privacy: the server learns of which classes a client has at least `smallest` training nodes (or training edges), and their
+mean embedding. As published (`told = "counts"`, `smallest = 1`) it learns how many these are, and where that is one, its
+embedding.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Averaging, Kept, Server, Trained, Up
-from suture.settings import NonNegative
+from suture.settings import Count, NonNegative
 from suture.training.batches import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
-"""What takes the place of parameters in messages: [K, C, H], and how many nodes each is the mean of, float [K, C]."""
+"""What takes the place of parameters in messages: [K, C, H], and what each weighs, float [K, C]; 0: there is none."""
 MEANS = {PROTOTYPES: Kind.PROTOTYPES, COUNTS: Kind.COUNTS}
 
 
@@ -76,6 +78,10 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
 
     proto_weight: NonNegative = 1.0
     """Lambda, the weight of the distance between local and global prototypes; 0 is Local."""
+    told: Literal["classes", "counts"] = "classes"
+    """classes: only whether a class is there, so that clients weigh alike; counts: how many training nodes, as published."""
+    smallest: Count = 2
+    """Fewest training nodes of a class that is told: a mean of one is that node's embedding."""
     predict_by: Literal["classifier", "prototype"] = "classifier"
     """classifier: the client's own network; prototype: the class of the nearest global prototype."""
 
@@ -134,9 +140,19 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
         (batch,) = batches(clients.graph, everything, clients.rng.fork("prototypes"))
         with torch.no_grad():
             embedding = self.backbone(clients.task).embed(trained.params, clients.graph, view=batch.view)
-        own = prototypes(embedding, batch, class_count(clients.task))
+        own = self.tellable(prototypes(embedding, batch, class_count(clients.task)))
         kept = replace(clients.state, params=trained.params, moments=trained.moments)
         return kept, OwnPrototypes(clients.ids, own, self.weight(clients), trained.loss)
+
+    def tellable(self, own: Tree) -> Tree:
+        """Line 3: what of these leaves a client; of classes with too few nodes nothing does."""
+        enough_KC = own[COUNTS] >= self.smallest
+        weight_KC = enough_KC.to(own[COUNTS].dtype) if self.told == "classes" else own[COUNTS] * enough_KC
+        return {PROTOTYPES: own[PROTOTYPES] * enough_KC.unsqueeze(2), COUNTS: weight_KC}
+
+    def weight(self, clients: Clients[Kept]) -> Tensor:
+        """Nobody's models are averaged, so that nobody need say how large it is."""
+        return super().weight(clients) if self.told == "counts" else torch.ones(len(clients.ids))
 
     def hand_out(self, server: Server, ids: Sequence[str]) -> Prototypes:
         """The global prototypes for everybody."""

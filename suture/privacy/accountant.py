@@ -1,6 +1,6 @@
 r"""What a run's guarantees are worth: epsilon and delta of every client, and what they mean in words.
 
-Three mechanisms are accounted for; a method says which of them it uses (`Method.mechanisms`).
+Mechanisms that are accounted for; a method says which of them it uses (`Method.mechanisms`).
 
 DP-SGD (`privacy.mechanisms`) hides whether one training node's loss was in the sums a client trained on. Its steps are
 composed by Opacus's accountants: Renyi (RDP) always, and the tighter numerical one (PRV) where there is anything to tighten.
@@ -20,7 +20,12 @@ k = L N draws (L layers, N epochs) compose (theorem B.3, Kairouz et al.), and r 
 
     delta~ = (1 - delta)^k (1 - delta')         where its own source has    1 - (1 - delta)^k (1 - delta').
 
-Printed, more training makes delta smaller; correctly, delta grows to one. Both are computed here. Other decisions:
+Printed, more training makes delta smaller; correctly, delta grows to one. Both are computed here.
+
+Where all that leaves was computed from edges that were drawn once, with probability q (`graph.drawn`), there is nothing to
+compose: an edge changes nothing unless it was drawn, which is (0, q), for the edge in both directions and at any degree.
+
+Other decisions:
 - D is the real degree of each node. The paper's D is a minimum, but it inserts numbers above the mean degree of its graphs.
   A node without neighbours counts as one with a single neighbour: the one it would have in a list that differs by an edge.
 - The paper takes theorem B.2 where d >= D, as if neighbours were then drawn with replacement. Without replacement such a
@@ -48,7 +53,7 @@ from suture.graph.batch import GraphBatch
 from suture.method import Method
 from suture.privacy.disclosure import Disclosure
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.privacy.mechanisms import NoisyGradients, NoisySums, SampledNeighbours
+from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisySums, SampledNeighbours
 
 SLACK = 1e-5
 """delta' of the composition of NFDP, and the delta at which DP-SGD's epsilon is read off."""
@@ -57,6 +62,8 @@ TELLING = frozenset({Kind.EMBEDDINGS, Kind.FEATURES, Kind.EDGES, Kind.PROTOTYPES
 EDGES_OTHERWISE = frozenset({Kind.EDGES, Kind.STATISTICS, UNDECLARED})
 """Kinds that may be made of edges without the layers of a network."""
 VACUOUS_EPSILON, VACUOUS_DELTA = 20.0, 0.5
+LARGE_DELTA = 1e-3
+"""Above it delta is no remote chance, and is told beside epsilon."""
 QUANTILES = (0.0, 0.25, 0.5, 0.75)
 """Nodes by degree for which NFDP is spelled out; the first is the worst."""
 
@@ -81,6 +88,9 @@ class Bound:
             return f"no meaningful protection: what is seen may be e^{self.epsilon:.3g} times as likely with a record as not"
         strength = "strong" if self.epsilon <= 1 else "moderate" if self.epsilon <= 5 else "weak"
         factor = math.exp(self.epsilon)
+        if self.delta > LARGE_DELTA:
+            otherwise = f"otherwise nothing seen is more than {factor:.3g} times as likely with a record as without"
+            return f"weak protection: with a probability of up to {self.delta:.3g} nothing is hidden, {otherwise}"
         return f"{strength} protection: nothing seen is more than {factor:.3g} times as likely with a record as without"
 
 
@@ -220,7 +230,7 @@ class Guarantee:
 
     client: str
     mechanism: str
-    """DP-SGD, GAP or NFDP."""
+    """DP-SGD, GAP, NFDP or Gaussian means."""
     hides: str
     bound: Bound
     """What counts: composed correctly, for the client's worst node."""
@@ -288,6 +298,8 @@ def account(
             found.append(Guarantee(client.client, "DP-SGD", "one training node's loss", best, detail, uncovered=beside))
         found += [sums_guarantee(used, client, noisy, disclosure, delta) for used in summed]
         found += [_sampling_guarantee(mechanism, client, times, delta) for mechanism in sampled]
+        found += [_drawing_guarantee(m, client) for m in method.mechanisms() if isinstance(m, DrawnEdges)]
+        found += [_means_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyMeans)]
     return tuple(found)
 
 
@@ -312,7 +324,7 @@ def sums_guarantee(
 def _sampling_guarantee(used: SampledNeighbours, client: ClientFacts, times: Mapping[str, int], slack: float) -> Guarantee:
     epochs, unit = times.get(used.step, 0) * used.epochs, "one edge in a node's list of neighbours"
     if client.weighted:
-        return Guarantee(client.client, "NFDP", unit, NOTHING, {"one draw": NOTHING})
+        return Guarantee(client.client, "NFDP", unit, NOTHING, {"one draw": NOTHING}, uncovered=used.uncovered)
 
     def correct(degree: int) -> Bound:
         return composed([one_draw(degree, fanout, replace=used.replace) for fanout in used.fanouts], epochs, slack)
@@ -326,7 +338,20 @@ def _sampling_guarantee(used: SampledNeighbours, client: ClientFacts, times: Map
     }
     degrees = [(quantile, client.degree_at(quantile)) for quantile in QUANTILES]
     by_degree = tuple((quantile, degree, correct(degree)) for quantile, degree in degrees)
-    return Guarantee(client.client, "NFDP", unit, correct(worst), detail, by_degree)
+    return Guarantee(client.client, "NFDP", unit, correct(worst), detail, by_degree, used.uncovered)
+
+
+def _drawing_guarantee(used: DrawnEdges, client: ClientFacts) -> Guarantee:
+    """An edge changes nothing unless it was drawn, whatever is computed afterwards and however often."""
+    bound = Bound(0.0, used.share)
+    return Guarantee(client.client, "NFDP", "one edge, in both directions", bound, {"one draw": bound})
+
+
+def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
+    renyi, numerical = dp_sgd_epsilon([(used.sigma, 1.0, times.get(used.step, 0))], delta)
+    best = Bound(renyi if numerical is None else min(renyi, numerical), delta)
+    hides = "one node's part of a mean, given the network and the groups"
+    return Guarantee(client.client, "Gaussian means", hides, best, {"RDP": Bound(renyi, delta)})
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

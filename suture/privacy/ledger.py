@@ -22,18 +22,22 @@ from typing import Any
 from suture.core.message import UNDECLARED, Message, Rows
 from suture.core.storage import LineFile
 from suture.privacy.disclosure import EVALUATION_STEP, Disclosure
+from suture.privacy.tape import TapeFile
 
 
 @dataclass
 class RunLedger:
-    """Counts bytes per direction and by kind, and writes lines if there is a file."""
+    """Counts bytes per direction and by kind, writes lines if there is a file, and keeps contents if there is a tape."""
 
     file: LineFile | None = None
+    tape: TapeFile | None = None
     totals: Counter[str] = field(default_factory=Counter)
     disclosure: Disclosure = field(default_factory=Disclosure)
 
     def record(self, number: int, step: str, direction: str, message: Message) -> None:
         """One message to or from each client in `message.ids`."""
+        if self.tape is not None:
+            self.tape.record(number, step, direction, message)
         sizes = message.nbytes()
         if step != EVALUATION_STEP:
             self.totals[direction] += sum(sizes)

@@ -74,6 +74,8 @@ class SampledNeighbours:
     replace: bool
     rate: float = 1.0
     """r of a Bernoulli sampler that what was learnt goes through afterwards."""
+    uncovered: tuple[str, ...] = ()
+    """What else leaves the client and saw its edges."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,25 @@ class NoisySums:
         return self.sigma / self.sensitivity
 
 
-Mechanism = NoisyGradients | SampledNeighbours | NoisySums
+@dataclass(frozen=True)
+class DrawnEdges:
+    """A method's statement that all it sends is computed from edges that every owner drew once; see `graph.drawn`."""
+
+    share: float
+    """Probability with which an edge was drawn."""
+
+
+@dataclass(frozen=True)
+class NoisyMeans:
+    """A method's statement that means of groups of nodes leave with Gaussian noise on them."""
+
+    step: str
+    """The name of the step that sends them."""
+    sigma: float
+    """The noise, as a multiple of what replacing one node can change in a mean, its group given."""
+
+
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:

@@ -10,6 +10,8 @@ from typing import Any, cast
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from suture.attacks.attack import Finding
+from suture.attacks.trials import read_findings
 from suture.core.message import Kind
 from suture.core.storage import read_json
 from suture.errors import IntegrityError
@@ -17,6 +19,7 @@ from suture.method import Method
 from suture.privacy.accountant import Bound, ClientFacts, Guarantee, account, worst_of
 from suture.privacy.audited import AUDIT
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, read_disclosure
+from suture.report.attacks import NONE_TRIED, attack_report, worst_in_words
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, byte_size, count
 from suture.runs.folder import FACTS, is_comparison, place_of, read_asked, read_facts, read_plan
@@ -45,6 +48,8 @@ class RunPrivacy:
     """A run between owners: what accounts need to know of them is known to them alone."""
     audits: tuple[dict[str, Any], ...] = ()
     """What `suture audit` found, if it was asked."""
+    findings: tuple[Finding, ...] = ()
+    """What attacks made of its messages, if anybody tried."""
 
     @property
     def weakest(self) -> Guarantee | None:
@@ -67,6 +72,7 @@ class RunPrivacy:
             "audits": list(self.audits),
             "disclosure": [flow.as_json() for flow in self.disclosure.flows()],
             "bytes_left": {client: self.disclosure.of_client(client) for client in self.clients},
+            "attacks": [finding.as_json() for finding in self.findings],
         }
 
 
@@ -90,8 +96,8 @@ def _read_run(path: Path, method: Method[Any, Any], seed: int, delta: float) -> 
         raise IntegrityError(f"{path / FACTS} is damaged; start the run anew") from error
     disclosure = read_disclosure(path)
     found = account(method, facts, disclosure, delta)
-    names = tuple(client.client for client in facts)
-    return RunPrivacy(str(path), method, seed, names, found, disclosure, audits=read_audits(path))
+    names, findings = tuple(client.client for client in facts), tuple(read_findings(path))
+    return RunPrivacy(str(path), method, seed, names, found, disclosure, audits=read_audits(path), findings=findings)
 
 
 def privacy_report(runs: list[RunPrivacy]) -> Group:
@@ -107,7 +113,9 @@ def _run(run: RunPrivacy) -> Group:
         parts += _mechanism([guarantee for guarantee in run.guarantees if guarantee.mechanism == mechanism])
     if run.audits:
         parts += [audit_table(run.audits), Text()]
-    return Group(*parts, _disclosed(run.disclosure), Text(), Text(_footnote(run.disclosure)))
+    parts += [_disclosed(run.disclosure), Text(), Text(_footnote(run.disclosure)), Text()]
+    measured = attack_report(run.findings, "What it told") if run.findings else Text(NONE_TRIED.format(run=run.run))
+    return Group(*parts, measured)
 
 
 def _mechanism(guarantees: list[Guarantee]) -> list[RenderableType]:
@@ -182,11 +190,17 @@ def _footnote(disclosure: Disclosure) -> str:
 
 
 def _several(runs: list[RunPrivacy]) -> Group:
-    table = grid("method", "seed", "epsilon", "delta", "left the clients")
+    table = grid("method", "seed", "epsilon", "delta", "left the clients", "measured attack")
     for run in runs:
         bound = run.weakest.bound if run.weakest else None
         pair = (_number(bound.epsilon), _number(bound.delta)) if bound else ("none", "none")
-        table.add_row(run.method.name, str(run.seed), *pair, ", ".join(run.disclosure.left()) or "nothing")
+        table.add_row(
+            run.method.name,
+            str(run.seed),
+            *pair,
+            ", ".join(run.disclosure.left()) or "nothing",
+            worst_in_words(run.findings),
+        )
     verdicts: dict[str, list[str]] = {}
     for run in runs:
         verdict = f"{run.weakest.mechanism}, {run.weakest.in_words()}" if run.weakest else "no guarantee of any kind"

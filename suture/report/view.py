@@ -13,6 +13,7 @@ from suture.core.metrics import AUTO, Metric
 from suture.graph.cut import load_manifest
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.report.assessment import assessment_report
+from suture.report.attacks import attacked
 from suture.report.console import grid, shortened, titled
 from suture.report.history import Curve, read_curve, read_traffic
 from suture.report.table import comparison_report, metric_of, warned
@@ -64,6 +65,7 @@ def _comparison(path: Path, made: Plan) -> Group:
         parts += [
             comparison_report(Comparison(tuple(outcomes)).rows(), made, outcomes[0].clients),
             *warned(outcomes),
+            *attacked(path, made),
             Text(),
         ]
     parts.append(titled("Runs", table))
@@ -82,7 +84,8 @@ def _run(path: Path, made: Plan) -> Group:
     )
     parts: list[RenderableType] = [_title(path, made), Text(_state(outcome, curve, total).capitalize() + "."), Text()]
     if outcome is not None:
-        parts += [comparison_report(Comparison((outcome,)).rows(), made, outcome.clients), *warned([outcome]), Text()]
+        parts += [comparison_report(Comparison((outcome,)).rows(), made, outcome.clients), *warned([outcome])]
+        parts += [*attacked(path, made), Text()]
     else:
         whole = path.parent if is_comparison(path.parent) else path
         resume = "suture federation resume" if read_asked(path).engine == origin.FEDERATION else "suture resume"

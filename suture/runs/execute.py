@@ -15,6 +15,7 @@ from suture.core.process import give_back_freed_pages
 from suture.engines.debug import DebugCohort
 from suture.engines.embedded import EmbeddedCohort, on_device
 from suture.engines.robust import Robust, check_rule
+from suture.engines.sealed import SealedCohort
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task, check_target
@@ -33,7 +34,11 @@ from suture.settings import Protocol
 
 # Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
 CHUNK_BUDGET_BYTES = 1 << 30
-ENGINES: Mapping[str, type[EmbeddedCohort[Any]]] = {EMBEDDED: EmbeddedCohort, "debug": DebugCohort}
+ENGINES: Mapping[str, type[EmbeddedCohort[Any]]] = {
+    EMBEDDED: EmbeddedCohort,
+    "debug": DebugCohort,
+    "sealed": SealedCohort,
+}
 """What can carry a run out in this process."""
 
 log = logging.getLogger(__name__)
@@ -68,7 +73,8 @@ def _runner(
         raise ConfigError(f"{method.name} cannot train clients without edges; choose a method that can")
     if not prepared.task.link:
         check_target(method, prepared.clients.target)
-    ledger, robust = RunLedger(folder.ledger if folder else None), robust_for(method)
+    robust = robust_for(method, issubclass(engine, SealedCohort))
+    ledger = RunLedger(*((folder.ledger, folder.tape) if folder else ()))
     graph = prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method)
     give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)

@@ -9,6 +9,7 @@ checkpoint/       until the run is finished                            result.js
 evaluation.json   after: every metric of every client, per class, with confusion matrices
 memory.safetensors  after: what a method that mends graphs needs to mend those it predicts on
 kept/             tensors that a method kept for drawing
+messages.tape     the content of every message, if it was to be recorded      attacks.json  what attacks made of it
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
 each method and seed; an assessment's also holds assess.json, what was known before its runs. No other module spells these
@@ -18,17 +19,16 @@ names.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import platform
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.config.strict import strict
@@ -45,11 +45,12 @@ from suture.core.storage import (
 )
 from suture.core.tree import Tree
 from suture.errors import ConfigError, IntegrityError
-from suture.graph.cut import Cut, installed_version, load_manifest, save_manifest
+from suture.graph.cut import Cut, load_manifest, save_manifest
 from suture.method import Method
 from suture.methods import DOOR as METHODS
 from suture.methods import AnyMethod
 from suture.plugins import Source
+from suture.privacy.tape import TapeFile
 from suture.runs.appraisal import Evaluation
 from suture.runs.checkpoint import (
     load_checkpoint,
@@ -59,18 +60,19 @@ from suture.runs.checkpoint import (
     save_models,
     save_record,
 )
+from suture.runs.machine import environment
 from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Line, Outcome
 from suture.runs.plan import Plan, plan
 
-PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "igraph", "pymetis", "safetensors", "pydantic", "opacus")
 COMPARISON, RUN = "compare.json", "run.json"
 CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
-METRICS, LEDGER, KEPT = "metrics.jsonl", "ledger.jsonl", "kept"
+METRICS, LEDGER, KEPT, TAPE = "metrics.jsonl", "ledger.jsonl", "kept", "messages.tape"
 DATA, SCHEMA = "data.json", "schema.json"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
 MEMORY = "memory.safetensors"
 ASSESSMENT = "assess.json"
+ATTACKS = "attacks.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
@@ -87,12 +89,14 @@ class Asked:
     seeds: tuple[int, ...]
     own_module: bool
     """The network was the user's own, and cannot be rebuilt from a name."""
-    threads: int
-    chunk: int
+    threads: Annotated[int, Field(ge=1, le=1024)]
+    chunk: Annotated[int, Field(ge=0)]
     engine: str = EMBEDDED
     """What carried it out: an engine of this process, or `federation`."""
     plugins: tuple[dict[str, str], ...] = ()
     """Where what does not come with Suture was found: kind, name, spelling and sha256 of each."""
+    recorded: bool = False
+    """The contents of its messages are kept as well."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -109,12 +113,13 @@ class Asked:
         chunk: int = 0,
         engine: str = EMBEDDED,
         sources: Sequence[Source] = (),
+        recorded: bool = False,
     ) -> Asked:
         """What is asked for in this process, with the threads it has."""
         threads = torch.get_num_threads()
         used = [source for source in sources if source.kind != METHODS.what or source.name in methods]
         plugins = tuple(dataclasses.asdict(source) for source in used)
-        return Asked(dataset, tuple(methods), tuple(seeds), own_module, threads, chunk, engine, plugins)
+        return Asked(dataset, tuple(methods), tuple(seeds), own_module, threads, chunk, engine, plugins, recorded)
 
     @staticmethod
     def by_federation(dataset: str, method: str, seed: int, sources: Sequence[Source] = ()) -> Asked:
@@ -131,6 +136,8 @@ class RunFolder:
         lengths = self.saved.progress if self.saved else {}
         self.metrics = LineFile(path / METRICS, int(str(lengths.get("metrics_bytes", 0))))
         self.ledger = LineFile(path / LEDGER, int(str(lengths.get("ledger_bytes", 0))))
+        recorded = (path / RUN).exists() and read_asked(path).recorded
+        self.tape = TapeFile(path / TAPE, int(str(lengths.get("tape_bytes", 0)))) if recorded else None
         self._last = time.perf_counter()
         self._cost = 0.0
 
@@ -175,6 +182,7 @@ class RunFolder:
         """Save; the lengths of the line files go with it, so that a resume cuts off what came after."""
         started = time.perf_counter()
         lengths = {"metrics_bytes": self.metrics.length(), "ledger_bytes": self.ledger.length()}
+        lengths |= {"tape_bytes": self.tape.length()} if self.tape else {}
         save_checkpoint(self.path / CHECKPOINT, {**progress, **lengths}, records)
         self._last = time.perf_counter()
         self._cost = self._last - started
@@ -208,6 +216,8 @@ class RunFolder:
         """Flush the line files."""
         self.metrics.close()
         self.ledger.close()
+        if self.tape:
+            self.tape.close()
 
 
 def begin_comparison(path: Path, asked: Asked, config: str, cut: Cut | None) -> None:
@@ -376,24 +386,3 @@ def schema_of(path: Path) -> Path | None:
 def read_environment(path: Path) -> dict[str, object]:
     """Where a run was computed, and by which code."""
     return read_json(path / ENVIRONMENT, "description of the machine")
-
-
-def environment() -> dict[str, object]:
-    """Where a run was computed, and by which code."""
-    return {
-        "suture": installed_version("suture-fl"),
-        "source": source_hash(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "packages": {name: installed_version(name) for name in PACKAGES},
-    }
-
-
-def source_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """SHA-256 over the names and contents of a package's Python files: a version says less while code is being written."""
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py"), key=lambda file: file.relative_to(package).as_posix()):
-        content = file.read_bytes()
-        digest.update(f"{file.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch_geometric.data import Data
 
-from suture.core.storage import disk_errors
+from suture.core.storage import disk_errors, real_path
 from suture.errors import DataError
 from suture.graph import datasets
 from suture.graph.checks import checked
@@ -39,7 +39,7 @@ def named(path: Path | str) -> str:
         raise DataError(
             f"{path} is not a graph folder (it has no {ABOUT}); make one with: suture import {path} --nodes FILE"
         )
-    return str(path.resolve())
+    return str(real_path(path))
 
 
 def settled(name: str) -> str:

@@ -18,7 +18,7 @@ from suture.core.message import Model, Nothing, Record
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.engines.embedded import on_device
-from suture.errors import ConfigError
+from suture.errors import ConfigError, IntegrityError
 from suture.graph.batch import GraphBatch
 from suture.graph.cut import Cut, load_manifest
 from suture.graph.target import Target
@@ -138,7 +138,14 @@ class Trained:
         for ids, mend in ((plain, False), ([name for name in graph.ids if name in set(mended)], True)):
             if ids:
                 place = torch.cat([torch.arange(*_bounds(graph, name)) for name in ids])
-                out[place] = self._scores(graph.select(ids), mend).cpu()
+                try:
+                    out[place] = self._scores(graph.select(ids), mend).cpu()
+                except (RuntimeError, KeyError, IndexError, TypeError) as error:
+                    if self.task.module is not None:  # somebody's own network fails in its own words
+                        raise
+                    raise IntegrityError(
+                        f"the models of {self.name} do not fit its settings: one of its files was changed; put it back"
+                    ) from error
         return out
 
     def _scores(self, graph: GraphBatch, mend: bool) -> Tensor:

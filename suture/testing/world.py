@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from suture.core.message import Message, Nothing, Record
+from suture.core.message import Nothing, Record
 from suture.core.streams import Streams
-from suture.core.tree import mean
 from suture.engines.embedded import EmbeddedCohort
+from suture.engines.sealed import folded
 from suture.graph.batch import GraphBatch, batch_of, uncut
 from suture.graph.synthetic import contextual_block_model
 from suture.method import Clients, Cohort, Method, Task
@@ -229,11 +229,3 @@ class Folding:
     def keep(self, **tensors: Tensor) -> None:
         """To whoever draws."""
         self.cohort.keep(**tensors)
-
-
-def folded(reply: Message) -> Message:
-    """One row: the mean of every entry by the replies' weight, and the sum of the weights."""
-    tensors = dict(reply.tensors())
-    weight = tensors.pop("weight")
-    row = mean(tensors, weight) | {"weight": weight.sum(0, keepdim=True)}
-    return type(reply).from_tensors(("aggregate",), {}, row)

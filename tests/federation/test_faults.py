@@ -159,7 +159,7 @@ def test_patience_runs_out_between_owners_as_in_one_process(
     legs, outcome = 0, None
     while outcome is None:
         one = coordinator(ordered(made), tmp_path / "legs", transport)
-        one.stop = lambda one=one: one.tick is not None  # after each leg's first round
+        one.stop = lambda one=one: one.tick is not None  # after its first round
         outcome, legs = one.carry_on(), legs + 1
     # The leg after the last round finishes the run.
     assert legs == alone.outcome.rounds + 1

@@ -17,10 +17,11 @@ from suture.method import Clients, Method
 from suture.methods import METHODS
 from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
 from suture.methods.feddep.fused import MendedFeatures
-from suture.methods.feddep.method import FedDep, Generating
+from suture.methods.feddep.kept import Generating
+from suture.methods.feddep.method import FedDep
 from suture.methods.fedsage import FedSage
 from suture.nn.export import to_pyg
-from suture.privacy.mechanisms import NoisyGradients, SampledNeighbours
+from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, SampledNeighbours
 from suture.settings import ModelSettings, TrainingSettings
 
 QUICK = {"d_z": 8, "clusters": 3, "pretrain_epochs": 2, "generator_epochs": 3, "most": 3, "batch_size": 0}
@@ -69,8 +70,8 @@ def test_without_dgen_it_is_fedsage(world: World) -> None:
 def test_keeping_no_generated_embedding_trains_as_without_dgen(world: World) -> None:
     """r = 0: z = 0 in every round, so the classifier cannot tell that there is a generator."""
     without = run_to_end(quick(dgen=False), world.clients, world.task)
-    nothing_kept = _rounds_after_generator(quick(r=0.0), world)
-    kept = _rounds_after_generator(quick(r=1.0), world)
+    nothing_kept = _rounds_after_generator(quick(r=0.0, as_published=True), world)
+    kept = _rounds_after_generator(quick(r=1.0, as_published=True), world)
     name = "params.layer1.neighbour"
     # Dropout differs (it follows the number of questions asked before), so weights are compared without it.
     torch.testing.assert_close(nothing_kept.server.tensors()[name], without.server.tensors()[name])
@@ -279,13 +280,17 @@ def test_variants_set_the_training_they_stand_for() -> None:
 
 def test_what_is_promised_covers_the_network_whose_embeddings_are_sent() -> None:
     """NFDP for what line 1 trained on sampled neighbours; DP-SGD for it and for F without NFDP."""
-    plain = FedDep(pretrain_epochs=7, depth=3, fanout=4, r=0.25)
-    assert plain.mechanisms() == (SampledNeighbours("prototype", 7, (4, 4, 4), plain.training.replace, 0.25),)
-    (embedded,) = FedDep(proto=False).mechanisms()
+    published = FedDep(pretrain_epochs=7, depth=3, fanout=4, r=0.25, as_published=True)
+    beside = ("prototypes of all neighbours", "the weights of all rounds")
+    expected = SampledNeighbours("prototype", 7, (4, 4, 4), published.training.replace, 0.25, beside)
+    assert published.mechanisms() == (expected,)
+    plain = FedDep(edge_share=0.3, prototype_sigma=4.0)
+    assert plain.mechanisms() == (DrawnEdges(0.3), NoisyMeans("prototype", 4.0))
+    (embedded,) = FedDep(proto=False, as_published=True).mechanisms()
     assert embedded.step == "embed_nodes"
     assert FedDep(dgen=False).mechanisms() == ()
     noisy = FedDep(nfdp=False, sigma=1.5, pretrain_epochs=7, batch_size=16).mechanisms()
     epochs = FedDep().training.local_epochs
     assert noisy == (NoisyGradients("local_update", epochs, 16, 1.5), NoisyGradients("prototype", 7, 16, 1.5))
-    for used in (*plain.mechanisms(), embedded, *noisy):
+    for used in (expected, plain.mechanisms()[1], embedded, *noisy):
         assert hasattr(FedDep, used.step)

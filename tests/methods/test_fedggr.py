@@ -38,7 +38,7 @@ def small(**fields: Any) -> FedGgr:
     )
     model = ModelSettings(hidden=8, dropout=fields.pop("dropout", 0.0), kind=fields.pop("kind", "gcn"), heads=2)
     few = {"branch_dropout": 0.0, "code_width": 6, "k": 4, "pretrain_rounds": 2, "pretrain_epochs": 2, "pretrain_hidden": 12}
-    few |= {"local_width": 8, "global_width": 8}
+    few |= {"local_width": 8, "global_width": 8, "codes": "nodes", "code_dropout": 0.0}
     return FedGgr(model=model, training=training, **(few | fields))
 
 

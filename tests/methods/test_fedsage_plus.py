@@ -33,7 +33,7 @@ from suture.methods.uncut import Global
 from suture.runs.prepare import prepare, preprocess
 from suture.settings import ModelSettings, TrainingSettings
 
-FULL_BATCH = {"batch_size": 0, "generator_batch": 0, "latent": 6, "width": 5, "exchanged": 8}
+FULL_BATCH = {"answers": "exact", "batch_size": 0, "generator_batch": 0, "latent": 6, "width": 5, "exchanged": 8}
 """Small enough to write out; the smallest client has too few rows to be answered."""
 
 
@@ -338,7 +338,8 @@ def test_foreign_gradients_do_not_build_all_pairs(world: World) -> None:
     fgen = {
         name: value.expand(3, *value.shape[1:]) for name, value in network.init(torch.Generator()).items() if name in FGEN
     }
-    out = foreign_gradients(network, fgen, torch.randn(3, 8, 6), torch.ones(4, 3, 8), world.clients.x, 0.3)
+    out, answered = foreign_gradients(network, fgen, torch.randn(3, 8, 6), torch.ones(4, 3, 8), world.clients.x, 0.3)
     assert {name: tuple(value.shape) for name, value in out.items()} == {
         name: (4, 3, *value.shape[1:]) for name, value in fgen.items()
     }
+    assert answered.shape == (4, 3)

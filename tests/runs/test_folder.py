@@ -14,7 +14,8 @@ import torch
 import suture
 from suture.errors import ConfigError, IntegrityError
 from suture.runs import folder as folders
-from suture.runs.folder import Asked, RunFolder, source_hash
+from suture.runs.folder import Asked, RunFolder
+from suture.runs.machine import source_hash
 
 PACKAGE = Path(suture.__file__).parent
 GRAPH = "csbm:nodes=240,features=40,words_per_node=8,classes=3"

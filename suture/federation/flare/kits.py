@@ -21,7 +21,7 @@ from typing import Any
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
 
-from suture.core.storage import Json, read_json, write_json
+from suture.core.storage import Json, read_json, real_path, write_json
 from suture.errors import ConfigError, IntegrityError
 from suture.federation.audit import AUDIT
 from suture.federation.flare import certificates, process
@@ -74,7 +74,7 @@ class Kit:
             )
         owners = about.get("owners")
         known = tuple(map(str, owners)) if isinstance(owners, list) else ()
-        return Kit(path.resolve(), role, str(about.get("name")), str(about.get("federation")), known)
+        return Kit(real_path(path), role, str(about.get("name")), str(about.get("federation")), known)
 
     @property
     def member(self) -> certificates.Member:

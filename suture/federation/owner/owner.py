@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from suture.core.storage import Json, make_folder, read_json, write_atomically, write_json
+from suture.core.storage import Json, make_folder, read_json, real_path, write_atomically, write_json
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
@@ -74,8 +74,8 @@ class Owner:
         read_holding(data)
         others = {"policy": policy, "kit": kit}
         paths = {
-            "data": str(data.resolve()),
-            **{what: str(path.resolve()) if path else None for what, path in others.items()},
+            "data": str(real_path(data)),
+            **{what: str(real_path(path)) if path else None for what, path in others.items()},
         }
         write_json(home / OWNER, {"owner": name, **paths, "plugins": [absolute(one, "method") for one in plugins]})
         return Owner.at(home)

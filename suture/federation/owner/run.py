@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from suture.runs.folder import DATA, EVALUATION, MODELS
 from suture.runs.predicting import Predictions
 from suture.tables.predictions import Answers, frame_of, write_predictions
 
+log = logging.getLogger(__name__)
 TERMS = "terms.json"
 PREDICTIONS, FINISHED = "predictions.csv", "finished.json"
 
@@ -265,7 +267,13 @@ class RunAtOwner(Generic[S]):
     def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams, round: int = 0) -> tuple[S, Message]:
         new: S
         reply: Message
-        new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
+        try:
+            new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
+        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError) as error:
+            # Of the right type, but with other names or shapes inside. The error's text may quote data: it stays here.
+            log.exception("%s could not be carried out", step.__name__)
+            told = f"what came with {step.__name__} does not fit it ({type(error).__name__}); see the owner's log"
+            raise Refused(told, Code.MALFORMED) from error
         reply = self.agreed.policy.told(reply)  # before it is checked: a loss that is not finite would tell by a refusal
         check_finite(reply)
         return new, reply

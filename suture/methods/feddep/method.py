@@ -37,18 +37,24 @@ What the paper leaves open, and what we do (v: by validation accuracy on Cora, o
 - Line 5 is done before line 6 (as FedSage's algorithm 1); the local F of L^c is thrown away.
 - h = 0.5, K = 2, beta = 1, and C, d_z by data set: as printed. L = 0 is FedSage+ (`fedsage_plus`).
 
-Privacy: what leaves a client is its C prototypes and the weights of F. A prototype is a mean of embeddings; one of a cluster
-with a single node is that node's embedding. What theorem 3.1 promises for sampled neighbours and Ber(r) is computed by
-`privacy.accountant`. With `proto=False` every client can read embeddings of others' nodes from what they return.
+Privacy: what leaves a client is its C prototypes and the weights of F in every round. Theorem 3.1 promises edge-LDP for
+sampled neighbours, but composed over all draws of a run it promises nothing (docs/privacy.md), and its account leaves out
+F's rounds and prototypes, whose embeddings see all neighbours; one of a single node is its embedding. Hence, by default:
+- Before line 1 a client draws each of its edges with probability `edge_share`, once. Lines 1 to 7 see drawn edges only: all
+  that leaves is computed from one draw, which is (0, edge_share)-private for each edge. Only tests see all edges.
+- A prototype is of at least `smallest` nodes, and may have noise (`prototype_sigma`).
+`as_published=True` is the paper's form. With `proto=False` every client can read embeddings of others' nodes from what they
+return.
 Legend: K clients, M of them in all, N nodes, D = d_z, C clusters, T targets, R generated rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.kernels import pointers
@@ -57,42 +63,30 @@ from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, prefixed
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
+from suture.graph.drawn import drawn_graph
 from suture.graph.impair import Impaired, impair
 from suture.method import Clients, Cohort, Mends, Phase, Task, step
-from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
+from suture.methods.averaging import SERVER, ModelAveraging, Server
 from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
 from suture.methods.feddep.fused import FusedSage, with_embeddings
+from suture.methods.feddep.kept import Generating, Generators
 from suture.methods.feddep.kmeans import kmeans
 from suture.methods.feddep.objective import CLASSIFIER, Objective, Targets
-from suture.methods.feddep.prototypes import OthersPrototypes, Prototypes, for_everybody_else, trained_embeddings
+from suture.methods.feddep.prototypes import (
+    OthersPrototypes,
+    Prototypes,
+    for_everybody_else,
+    noisy,
+    told_centres,
+    trained_embeddings,
+    without_small,
+)
 from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
 from suture.nn.backbones import Sage
-from suture.privacy.mechanisms import Mechanism, NoisyGradients, SampledNeighbours
-from suture.settings import Count, OpenShare, Positive, Share, TrainingSettings, Whole
+from suture.privacy.mechanisms import DrawnEdges, Mechanism, NoisyGradients, NoisyMeans, SampledNeighbours
+from suture.settings import Count, NonNegative, OpenShare, Positive, Share, TrainingSettings, Whole
 from suture.training.local import sum_terms
-from suture.training.optimisers import Moments, descend, fresh_moments
-
-
-@dataclass(frozen=True)
-class Generating(Kept):
-    """What a client keeps: also its generator and local F with their moments, and the epochs these have had.
-
-    `targets` [T_k, D], `target_of` [N_k] and `others` [K, M - 1, C, D] are what generated embeddings are to resemble.
-    """
-
-    generator: Tree
-    generator_moments: Moments
-    targets: Rows
-    target_of: Rows
-    others: Tensor
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Generators(Record):
-    """What mends a graph after a run: each client's DGen, [K, ...]."""
-
-    generator: Tree
+from suture.training.optimisers import descend, fresh_moments
 
 
 @dataclass(frozen=True)
@@ -123,6 +117,15 @@ class FedDep(ModelAveraging[Server, Generating]):
     """Exchange prototypes once; without, embeddings and gradients travel in every epoch of the generator."""
     nfdp: bool = True
     """Privacy by sampling alone; without, by DP-SGD."""
+    as_published: bool = False
+    """The paper's form: neighbours are sampled anew in every batch, prototypes see all of them and may be of single nodes;
+    its account then covers the training of line 1 only."""
+    edge_share: Annotated[float, Field(ge=0.01, lt=1)] = 0.5
+    """Share of its edges that a client draws, once; all that it sends is computed from these."""
+    smallest: Count = 5
+    """Fewest nodes of a prototype; smaller clusters join the nearest, and a client with fewer nodes has no prototype."""
+    prototype_sigma: NonNegative = 0.0
+    """Gaussian noise on prototypes, as a multiple of what replacing one node's embedding can change in a mean; 0: none."""
     sigma: Positive = 2.0
     """nfdp=False: noise multiplier of DP-SGD."""
     pretrain_epochs: Count = 20
@@ -149,15 +152,34 @@ class FedDep(ModelAveraging[Server, Generating]):
         if not self.dgen:
             return super().mechanisms()
         trained = "prototype" if self.proto else "embed_nodes"
-        used: Mechanism = SampledNeighbours(
-            trained, self.pretrain_epochs, self._fanouts(self.depth), self.training.replace, self.r
-        )
+        stated = list(super().mechanisms())
         if not self.nfdp:
-            used = NoisyGradients(trained, self.pretrain_epochs, self.batch_size, self.sigma)
-        return (*super().mechanisms(), used)
+            stated.append(NoisyGradients(trained, self.pretrain_epochs, self.batch_size, self.sigma))
+        elif self.draws_once:
+            stated.append(DrawnEdges(self.edge_share))
+        else:
+            fanouts = self._fanouts(self.depth)
+            beside = (f"{'prototypes' if self.proto else 'embeddings'} of all neighbours", "the weights of all rounds")
+            stated.append(SampledNeighbours(trained, self.pretrain_epochs, fanouts, self.training.replace, self.r, beside))
+        if self.proto and self.prototype_sigma and not self.as_published:
+            stated.append(NoisyMeans(trained, self.prototype_sigma))
+        return tuple(stated)
 
     def _fanouts(self, layers: int) -> tuple[int, ...]:
         return (self.fanout,) * layers if self.batch_size else ()
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether all that leaves a client is computed from edges that it drew before line 1."""
+        return self.dgen and self.nfdp and not self.as_published
+
+    def telling(self, clients: Clients[Generating]) -> Clients[Generating]:
+        """The clients with that of their graphs which may be seen in what they send: the edges they drew."""
+        if not self.draws_once:
+            return clients
+        graph, draw, share = clients.graph, clients.state.draw, self.edge_share
+        drawn = graph.once("drawn", (share, *draw.tolist()), lambda: drawn_graph(graph, share, Streams(draw)))
+        return replace(clients, graph=drawn)
 
     @property
     def kept_share(self) -> float:
@@ -202,6 +224,7 @@ class FedDep(ModelAveraging[Server, Generating]):
             target_of=Rows(none[:0], none),
             others=torch.zeros(count, 0, self.clusters, self.d_z, device=device),
             epoch=0,
+            draw=clients.rng.fork("edges").keys,
         )
 
     def initial_generator(self, task: Task) -> Tree:
@@ -230,17 +253,23 @@ class FedDep(ModelAveraging[Server, Generating]):
     def prototype(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Prototypes]:
         """Line 1."""
         segments = clients.graph.segments
-        centres, cluster = kmeans(self.embeddings(clients), segments, self.clusters, clients.rng.fork("k-means"))
+        z_ND = self.embeddings(clients)
+        centres, cluster = kmeans(z_ND, segments, self.clusters, clients.rng.fork("k-means"))
+        told = centres
+        if not self.as_published:
+            centres, cluster = without_small(z_ND, centres, cluster, segments, self.smallest)
+            told = told_centres(centres, segments, self.smallest)
+            told = noisy(told, self.prototype_sigma * 2 / self.smallest, clients.rng.fork("prototypes"))
         ptr = torch.arange(len(clients.ids) + 1, device=centres.device) * self.clusters
         state = replace(clients.state, targets=Rows(centres.flatten(0, 1), ptr), target_of=Rows(cluster, segments.ptr))
-        return state, Prototypes(clients.ids, centres)
+        return state, Prototypes(clients.ids, told)
 
     def embeddings(self, clients: Clients[Generating]) -> Tensor:
         """Line 1: z_v of every node, [N, D]."""
-        network = self.local_gnn(clients.task)
+        graph, network = self.telling(clients).graph, self.local_gnn(clients.task)
         initial = network.init(generator(clients.task.seed, "initial local network"))
         settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
-        return trained_embeddings(network, initial, clients.graph, settings, clients.rng.fork("pretrain"))
+        return trained_embeddings(network, initial, graph, settings, clients.rng.fork("pretrain"))
 
     @step
     def remember(self, clients: Clients[Generating], others: OthersPrototypes) -> tuple[Generating, Nothing]:
@@ -273,7 +302,7 @@ class FedDep(ModelAveraging[Server, Generating]):
 
     def impaired(self, clients: Clients[Generating]) -> Impaired:
         """Line 3, the same for the whole run."""
-        graph, seed = clients.graph, clients.task.seed
+        graph, seed = self.telling(clients).graph, clients.task.seed
         streams = Streams.of(seed, graph.ids, "impair", device=graph.device)
         return graph.once("impaired", (seed, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
 
@@ -340,7 +369,9 @@ class FedDep(ModelAveraging[Server, Generating]):
 
     def seen(self, clients: Clients[Generating], training: bool) -> GraphBatch:
         """Line 6: the whole graphs, mended by the share of the generated embeddings that Ber(r) keeps; in tests by all."""
-        return self.mended(clients, clients.state.generator, self.kept_share if training else 1.0)
+        if training:
+            return self.mended(self.telling(clients), clients.state.generator, self.kept_share)
+        return self.mended(clients, clients.state.generator, 1.0)
 
     def mended(self, clients: Clients[Record], generator: Tree, share: float) -> GraphBatch:
         """Line 6 with a share of what the generators make of the clients' graphs."""

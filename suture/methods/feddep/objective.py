@@ -82,9 +82,11 @@ class Objective:
 def _apart_from(made: Generated, others_KMCD: Tensor, segments: Segments) -> Tensor:
     """sum_j sum_p min |z~_v^p - z'|^2 over Z'_j, [N]."""
     total, used = torch.zeros_like(made.count), made.used
+    # A client too small to have prototypes has sent zeros, which nothing is to resemble.
+    told_N = (others_KMCD.flatten(2).abs().sum(2) > 0).sum(1)[segments.client]
     for p, z in enumerate(made.slots):
-        # sum_j |z - t_j|^2 = (M - 1) |z|^2 - 2 z . sum_j t_j + sum_j |t_j|^2 needs no copy of z for every j.
+        # sum_j |z - t_j|^2 = (number of j) |z|^2 - 2 z . sum_j t_j + sum_j |t_j|^2 needs no copy of z for every j.
         nearest, length = nearest_of_each(z, others_KMCD, segments)
-        apart = others_KMCD.shape[1] * z.square().sum(1) - 2 * (z * nearest).sum(1) + length
+        apart = told_N * z.square().sum(1) - 2 * (z * nearest).sum(1) + length
         total = total + apart * used[:, p]
     return total

@@ -6,6 +6,7 @@ Legend: K clients, M of them in all, N nodes, D width of an embedding, C cluster
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.core.kernels import Segments
 from suture.core.message import Kind, Message
 from suture.core.streams import Streams
 from suture.core.tree import Tree, tile
 from suture.graph.batch import GraphBatch
 from suture.nn.backbones import Sage
+from suture.privacy.mechanisms import noise_like
 from suture.settings import TrainingSettings
 from suture.training.local import train_locally
 from suture.training.optimisers import fresh_moments
@@ -43,6 +46,45 @@ def for_everybody_else(told: Prototypes) -> OthersPrototypes:
     others = [[j for j, name in enumerate(order) if name != own] for own in told.ids]
     index = torch.tensor(others, dtype=torch.int64, device=told.centres.device).view(len(order), len(order) - 1)
     return OthersPrototypes(told.ids, told.select(order).centres[index])
+
+
+def without_small(
+    z_ND: Tensor, centres_KCD: Tensor, cluster_N: Tensor, segments: Segments, smallest: int
+) -> tuple[Tensor, Tensor]:
+    """(centres [K, C, D], cluster of each node [N]) after clusters of fewer than `smallest` nodes have joined the nearest.
+
+    The smallest goes first, until all are large enough or one is left. A place that nobody has any more, and one that was
+    empty, holds the centre of the largest cluster once more.
+    """
+    clusters = centres_KCD.shape[1]
+    centres, cluster = centres_KCD.double(), cluster_N.clone()
+    for k, (start, end) in enumerate(itertools.pairwise(segments.bounds)):
+        z, mine = z_ND[start:end].double(), cluster[start:end]
+        size = torch.bincount(mine, minlength=clusters)
+        while int((size > 0).sum()) > 1 and int(size[size > 0].min()) < smallest:
+            least = int(torch.where(size > 0, size, end - start + 1).argmin())
+            apart = (centres[k] - centres[k, least]).square().sum(1)
+            apart[size == 0], apart[least] = torch.inf, torch.inf
+            into = int(apart.argmin())
+            mine[mine == least] = into
+            centres[k, into] = z[mine == into].mean(0)
+            size = torch.bincount(mine, minlength=clusters)
+        centres[k, size == 0] = centres[k, int(size.argmax())].clone()
+    return centres.to(centres_KCD.dtype), cluster
+
+
+def told_centres(centres_KCD: Tensor, segments: Segments, smallest: int) -> Tensor:
+    """What may leave: nothing, so zeros, of a client with fewer than `smallest` nodes."""
+    return centres_KCD * (segments.ptr.diff() >= smallest).view(-1, 1, 1)
+
+
+def noisy(centres_KCD: Tensor, deviation: float, rng: Streams) -> Tensor:
+    """With N(0, deviation^2) in every entry; a client that tells nothing tells no noise either."""
+    if deviation == 0:
+        return centres_KCD
+    told_K = centres_KCD.flatten(1).abs().sum(1) > 0
+    noise = noise_like({"centres": centres_KCD}, deviation, rng)["centres"]
+    return centres_KCD + noise * told_K.view(-1, 1, 1)
 
 
 def trained_embeddings(network: Sage, initial: Tree, graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Tensor:

@@ -9,15 +9,18 @@ Legend: K clients, N nodes, F features, P width of the compressed features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from suture.core.kernels import activate, sparse_product
+from suture.core.streams import generator
 from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import GraphBatch
 from suture.graph.edges import symmetric
+from suture.graph.grouping import Groups
 from suture.nn.backbones import Gcn
 from suture.settings import ModelSettings, TrainingSettings
 from suture.training.optimisers import Moments, descend
@@ -95,16 +98,23 @@ class LinearAutoencoder:
     def encode(self, params: Tree, graph: GraphBatch) -> Tensor:
         """E of equation (1), [N, P]."""
         with torch.no_grad():
-            codes = _twice(graph, graph.x.times(params[BASIS]))
+            codes = smoothed(graph, graph.x.times(params[BASIS]))
             return torch.nn.functional.pad(codes, (0, self.width - codes.shape[1]))
 
-    def step(self, params: Tree, graph: GraphBatch) -> tuple[Tree, Tensor]:
-        """M W of each client over its number of nodes [K, F, P], and the mean squared error of W, [K]."""
+    def step(self, params: Tree, graph: GraphBatch, groups: Groups | None = None) -> tuple[Tree, Tensor]:
+        r"""M W of each client over its number of nodes [K, F, P], and the mean squared error of W, [K].
+
+        With groups, M is that of the means m_g of \hat A^2 X over them, sum_g |g| m_g m_g^T, and the error is of these.
+        """
         basis = params[BASIS].detach().requires_grad_()
         projected = graph.x.times(basis)
-        rebuilt = _twice(graph, _twice(graph, projected))
         clients = torch.zeros(len(graph.ids), device=graph.device)
-        explained = clients.index_add(0, graph.segments.client, (2 * projected * rebuilt - rebuilt.square()).sum(1))
+        if groups is None:
+            rebuilt = smoothed(graph, smoothed(graph, projected))
+            explained = clients.index_add(0, graph.segments.client, (2 * projected * rebuilt - rebuilt.square()).sum(1))
+        else:
+            mean_GP = groups.means(smoothed(graph, projected))
+            explained = clients.index_add(0, groups.segments.client, groups.sizes * mean_GP.square().sum(1))
         # The form tr(W^T M W) has the gradient 2 M W.
         (slope,) = torch.autograd.grad(explained.sum(), basis)
         nodes = graph.sizes.clamp_min(1)
@@ -112,12 +122,19 @@ class LinearAutoencoder:
         return {BASIS: slope / (2 * nodes[:, None, None])}, (total - explained.detach()) / (nodes * self.features)
 
 
+def of_each(network: GraphAutoencoder | LinearAutoencoder, seed: int, ids: Sequence[str], device: torch.device) -> Tree:
+    """Fresh weights of each of these clients, from a stream of its own, [K, ...]."""
+    each = [network.init(generator(seed, "own", name)) for name in ids]
+    return {name: torch.cat([tree[name] for tree in each]).to(device) for name in each[0]}
+
+
 def orthonormal(params: Tree) -> Tree:
     """Orthonormal columns that span the same."""
     return {name: torch.linalg.qr(value).Q for name, value in params.items()}
 
 
-def _twice(graph: GraphBatch, h: Tensor) -> Tensor:
+def smoothed(graph: GraphBatch, h: Tensor) -> Tensor:
+    r"""\hat A^2 h."""
     operator = graph.gcn_operator
     if bool(graph.directed.any()):
         operator = graph.completed("symmetric", _symmetric).gcn_operator

@@ -28,6 +28,14 @@ class Codes(Message):
 
 
 @dataclass(frozen=True)
+class GroupCodes(Message):
+    """Client to server: E_i of line 1, of groups of its nodes, and how many nodes it has [K]."""
+
+    codes: Annotated[Rows, Kind.EMBEDDINGS]
+    nodes: Annotated[Tensor, Kind.COUNTS]
+
+
+@dataclass(frozen=True)
 class Down(Message):
     """Server to client: w, Z_i of line 3, and how many nodes the largest client has."""
 

@@ -35,8 +35,10 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 - The server's optimiser is that of the clients, with moments of its own.
 - Softmax belongs to the loss and is not taken twice.
 
-Privacy: the server sees E_i, P numbers for every node, from which features can be guessed, and how many nodes a client has.
-A power iteration sends sums over all of a client's nodes; of a client with fewer than P nodes they span its features.
+Privacy: the server sees E_i, and how many nodes a client has. As published (`codes = "nodes"`) E_i are P numbers for every
+node, and the server holds the map from features to them, whose transpose turns them back; power iterations, sums over all
+nodes, span the features of a client with few of them. With `codes = "groups"` a client groups its nodes once, at least
+`smallest` that are alike (grouped.py): codes, Z and its gradients are of groups, and so is what power iterations see.
 Legend: K clients, N nodes of all clients, P code width, G width of global embeddings.
 """
 
@@ -57,12 +59,15 @@ from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
+from suture.graph.grouping import Groups
 from suture.method import Clients, Cohort, Mends, Method, Phase, Task, step
-from suture.methods.averaging import SERVER, Kept, Server, weighted_loss
-from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, orthonormal
+from suture.methods.averaging import SERVER, weighted_loss
+from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, of_each, orthonormal
 from suture.methods.fedggr.fusion import Fusion, one_of
-from suture.methods.fedggr.messages import Codes, Down, Encoder, Up
-from suture.methods.fedggr.server_graph import ServerGraph, comparable, everybodys, pieces_of, whole_gradient
+from suture.methods.fedggr.grouped import code_groups
+from suture.methods.fedggr.kept import Embedded, GraphServer
+from suture.methods.fedggr.messages import Codes, Down, Encoder, GroupCodes, Up
+from suture.methods.fedggr.server_graph import ServerGraph, everybodys, known_codes, pieces_of, whole_gradient
 from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
 from suture.nn.module import ModuleBackbone
@@ -74,35 +79,6 @@ from suture.training.optimisers import Moments, fresh_moments, in_round, leaves_
 
 GLOBAL = "global embedding"
 """In a client's model: Z_i, padded to the size of the largest client, [K, longest, G]."""
-
-
-@dataclass(frozen=True)
-class GraphServer(Server):
-    """What the server keeps: w, its own weights W_S with their moments, all [1, ...], and what it knows of the nodes.
-
-    `codes` holds E_i under the name of client i, [1, N_i, P]; `links` [1, 2, M] who has chosen whom in the learned graph.
-    """
-
-    own: Tree
-    moments: Moments
-    autoencoder: Tree
-    codes: Tree
-    links: Tensor
-    round: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Embedded(Kept):
-    """What a client keeps: also Z_i as last received, and its auto-encoder until E_i is sent.
-
-    `longest` [K] is the number of nodes of the largest client, to which models are padded so that they can be stacked.
-    """
-
-    z: Rows
-    longest: Tensor
-    autoencoder: Tree
-    autoencoder_moments: Moments
 
 
 @dataclass(frozen=True)
@@ -124,7 +100,11 @@ class FedGgr(Method[GraphServer, Embedded]):
     """F_l, width of local embeddings; 0: one for each class, and the classifier starts as the sum of local and global."""
     global_width: Whole = 0
     """F_g, width of global embeddings; 0: one for each class."""
-    code_width: Annotated[int, Field(ge=2)] = 256
+    codes: Literal["groups", "nodes"] = "groups"
+    """Whose codes the server sees: those of groups of nodes that are alike, or of every node, as published."""
+    smallest: Annotated[int, Field(ge=2)] = 5
+    """codes = groups: fewest nodes of a group; a client with fewer has no code and no global embedding."""
+    code_width: Annotated[int, Field(ge=2)] = 32
     """p, numbers a node's features are compressed to; one alone has no direction, by which codes are compared."""
     encoder: Literal["linear", "relu"] = "linear"
     """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
@@ -156,7 +136,7 @@ class FedGgr(Method[GraphServer, Embedded]):
     """Dropped share of [local || global] embeddings while training."""
     branch_dropout: Share = 1.0
     """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
-    code_dropout: DroppedShare = 0.0
+    code_dropout: DroppedShare = 0.8
     """Dropped share of the codes' numbers the server's GCN reads while training; neighbours are found by all of them."""
     server_lr: NonNegative = 0.0
     """Learning rate of the server; 0: that of the clients."""
@@ -211,8 +191,7 @@ class FedGgr(Method[GraphServer, Embedded]):
         """Of each client, [K, ...]."""
         if self.alignment != "none":
             return tile(self.initial_autoencoder(clients.task), len(clients.ids), clients.graph.device)
-        each = [self.autoencoder(clients.task).init(generator(clients.task.seed, "own", name)) for name in clients.ids]
-        return {name: torch.cat([tree[name] for tree in each]).to(clients.graph.device) for name in each[0]}
+        return of_each(self.autoencoder(clients.task), clients.task.seed, clients.ids, clients.graph.device)
 
     # The server's side
 
@@ -236,6 +215,7 @@ class FedGgr(Method[GraphServer, Embedded]):
             autoencoder=self.initial_autoencoder(task) if self.gsl and self.alignment == "averaged" else {},
             codes={},
             links=torch.zeros(1, 2, 0, dtype=torch.int64),
+            longest=0,
             round=0,
             seed=task.seed,
         )
@@ -252,9 +232,12 @@ class FedGgr(Method[GraphServer, Embedded]):
 
     def collect(self, server: GraphServer, cohort: Cohort) -> GraphServer:
         """The end of line 1: E."""
-        up = cohort.ask(self.send_codes, Model(cohort.ids, tile(server.autoencoder, len(cohort.ids))))
-        up = up.select(sorted(up.ids))
-        return replace(server, codes=comparable(up.codes, up.ids), autoencoder={})
+        down = Model(cohort.ids, tile(server.autoencoder, len(cohort.ids)))
+        if self.codes == "nodes":
+            up = cohort.ask(self.send_codes, down)
+            return replace(server, **known_codes(up.ids, up.codes, up.codes.ptr.diff()), autoencoder={})
+        grouped = cohort.ask(self.send_group_codes, down)
+        return replace(server, **known_codes(grouped.ids, grouped.codes, grouped.nodes), autoencoder={})
 
     def round(self, server: GraphServer, cohort: Cohort) -> GraphServer:
         """Lines 2-6."""
@@ -284,8 +267,7 @@ class FedGgr(Method[GraphServer, Embedded]):
         pieces = pieces_of(z_NG, server.codes)
         chosen = [pieces.get(name, z_NG[:0]) for name in ids]
         z = Rows(torch.cat(chosen), pointers(torch.tensor([piece.shape[0] for piece in chosen])))
-        longest = max([0, *(piece.shape[0] for piece in pieces.values())])
-        return Down(tuple(ids), tile(server.params, len(ids)), z, longest)
+        return Down(tuple(ids), tile(server.params, len(ids)), z, server.longest)
 
     def backward(self, server: GraphServer, leaves: Tree, z_NG: Tensor, up: Up) -> tuple[Tree, Moments]:
         """Line 5: (W_S, its moments) after one step."""
@@ -330,14 +312,13 @@ class FedGgr(Method[GraphServer, Embedded]):
         graph, network = clients.graph, self.autoencoder(clients.task)
         params, moments = clients.state.autoencoder | down.params, clients.state.autoencoder_moments
         if isinstance(network, LinearAutoencoder):
-            params, loss = network.step(params, graph)
+            params, loss = network.step(params, graph, self.groups(clients))
             # The server makes the average orthonormal; a client that nobody averages does so itself.
             params = params if down.params else orthonormal(params)
         else:
             params, moments, loss = network.train(params, moments, graph, self.pretrain_epochs, self._pretraining)
         kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
-        sent = {name: params[name] for name in down.params}
-        return kept, Encoder(clients.ids, sent, graph.sizes.float(), loss)
+        return kept, Encoder(clients.ids, {name: params[name] for name in down.params}, graph.sizes.float(), loss)
 
     @step
     def send_codes(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Codes]:
@@ -345,13 +326,27 @@ class FedGgr(Method[GraphServer, Embedded]):
         params = clients.state.autoencoder | down.params
         with torch.no_grad():
             codes_NP = self.autoencoder(clients.task).encode(params, clients.graph)
-        kept = replace(clients.state, autoencoder={}, autoencoder_moments={})
-        return kept, Codes(clients.ids, Rows(codes_NP, clients.graph.segments.ptr))
+        done = replace(clients.state, autoencoder={}, autoencoder_moments={})
+        return done, Codes(clients.ids, Rows(codes_NP, clients.graph.segments.ptr))
+
+    @step
+    def send_group_codes(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, GroupCodes]:
+        """E_i of groups of nodes: means of what would be their codes."""
+        kept, nodes = self.send_codes(clients, down)
+        groups = code_groups(clients.graph, self.smallest, clients.task.seed)
+        codes = Rows(groups.means(nodes.codes.values), groups.segments.ptr)
+        return kept, GroupCodes(clients.ids, codes, clients.graph.sizes)
+
+    def groups(self, clients: Clients[Embedded]) -> Groups | None:
+        """Which nodes have one code together; None: each has its own."""
+        grouped = self.gsl and self.codes == "groups"
+        return code_groups(clients.graph, self.smallest, clients.task.seed) if grouped else None
 
     @step
     def local_update(self, clients: Clients[Embedded], down: Down) -> tuple[Embedded, Up]:
         """Lines 3 and 4."""
-        graph, z_NG, moments = clients.graph, down.z.values, clients.state.moments
+        graph, moments, groups = clients.graph, clients.state.moments, self.groups(clients)
+        z_NG = groups.spread(down.z.values) if groups else down.z.values
         params = clients.state.params | down.params
         if not self.training.keep_optimizer:
             moments = map_tree(torch.zeros_like, moments)
@@ -365,9 +360,12 @@ class FedGgr(Method[GraphServer, Embedded]):
                 graph, params, moments, objective, settings, clients.rng, frozen, range(epoch, epoch + 1)
             )
         longest = torch.full((len(clients.ids),), down.longest)
-        state = replace(clients.state, params=params, moments=moments, z=down.z, longest=longest)
+        z_grad = one_of(z_grads, self.returned)
+        z_grad = groups.sums(z_grad) if groups else z_grad
+        z = Rows(z_NG, graph.segments.ptr) if groups else down.z
+        state = replace(clients.state, params=params, moments=moments, z=z, longest=longest)
         sent = {name: params[name] for name in down.params}
-        return state, Up(clients.ids, sent, Rows(one_of(z_grads, self.returned), down.z.ptr), graph.sizes.float(), loss)
+        return state, Up(clients.ids, sent, Rows(z_grad, down.z.ptr), graph.sizes.float(), loss)
 
     def loss(self, task: Task, z_NG: Tensor, z_grad_NG: Tensor, params: Tree, batch: Batch) -> Tensor:
         """Equation (5) of each client [K]; going backward adds the gradient of Z to `z_grad_NG`."""
@@ -380,6 +378,7 @@ class FedGgr(Method[GraphServer, Embedded]):
         params, z, longest = state.params, state.z.values, max(int(state.longest.max()), int(clients.graph.sizes.max()))
         if isinstance(deployed, Down):
             params, z, longest = params | deployed.params, deployed.z.values, deployed.longest
+            z = groups.spread(z) if (groups := self.groups(clients)) else z
         elif isinstance(deployed, Model):
             params = params | deployed.params
         if not self.gsl:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -52,6 +53,19 @@ class ServerGraph:
         h = _convolved(graph, read, own["gcn1.weight"], segments) + own["gcn1.bias"]
         h = dropout(torch.relu(h), rng, self.dropout, segments)
         return _convolved(graph, h, own["gcn2.weight"], segments) + own["gcn2.bias"]
+
+
+class Known(TypedDict):
+    """What the server knows of the nodes; see `GraphServer`."""
+
+    codes: Tree
+    longest: int
+
+
+def known_codes(ids: Sequence[str], codes: Rows, nodes_K: Tensor) -> Known:
+    """From the codes of these clients, in the order of names, and how many nodes they have."""
+    order = sorted(range(len(ids)), key=lambda k: ids[k])
+    return Known(codes=comparable(codes.select(order), [ids[k] for k in order]), longest=int(nodes_K.max()))
 
 
 def comparable(codes: Rows, names: Sequence[str]) -> Tree:

@@ -14,12 +14,12 @@ from suture.core.tree import Tree, map_tree, tile
 from suture.graph.batch import Features
 from suture.graph.matching import shares_of_each_client
 from suture.methods.fedsage_plus.generator import GeneratorBatch
-from suture.methods.fedsage_plus.messages import Offer, Offers
+from suture.methods.fedsage_plus.messages import Offer, Offers, SharedOffers
 from suture.methods.fedsage_plus.neighgen import NeighGen
 from suture.training.optimisers import leaves_of
 
 DISTINCT = 3
-"""A client answers only offers whose match amounts to at least so many different nodes of its own."""
+"""A client answers only offers whose match amounts to at least so many different nodes, or groups of nodes, of its own."""
 
 
 def offered_rows(rows_RZ: Tensor, batch: GeneratorBatch, most: int) -> tuple[Tensor, Tensor]:
@@ -44,28 +44,47 @@ def route(offer: Offer) -> Offers:
     return Offers(offer.ids, everybody, rows, others.unsqueeze(2) * offer.weight)
 
 
+def share(offer: Offer) -> SharedOffers:
+    """Everybody's offer for everybody, the same for all, without copying."""
+    one = {"rows": offer.rows, "weight": offer.weight} | offer.fgen
+    everybody = tile({name: value.unsqueeze(0) for name, value in one.items()}, len(offer.ids))
+    rows, weight = everybody.pop("rows"), everybody.pop("weight")
+    return SharedOffers(offer.ids, everybody, rows, weight, "\n".join(offer.ids))
+
+
+def summed(given: Tree, clients: int) -> Tree:
+    """Line 3: the sum over `clients` clients [M, ...]; where their mean came, in one row, it is that many means."""
+    return map_tree(lambda value: value.sum(0) * (clients / value.shape[0]), given)
+
+
 def foreign_gradients(
     network: NeighGen, fgen: Tree, rows_MEZ: Tensor, weight_KME: Tensor, x: Features, softness: float
-) -> Tree:
-    """The gradient of each client's L^f_i,j with respect to each sender's fGen, [K, M, ...].
+) -> tuple[Tree, Tensor]:
+    """The gradient of each client's L^f_i,j with respect to each sender's fGen [K, M, ...]; who is answered, int64 [K, M].
 
-    All senders' rows are generated once; receivers take turns, because the K x M x E x F differences of all of them would
-    not fit.
+    `x` is what a client's matches are made of: its nodes, or groups of them; without any it answers nobody. All senders'
+    rows are generated once; receivers take turns, because the K x M x E x F differences of all of them would not fit.
     """
     senders, each, latent = rows_MEZ.shape
     segments = Segments(torch.arange(senders + 1, device=rows_MEZ.device) * each)
     leaves = leaves_of(fgen)
     made_RF = network.neighbours(leaves, rows_MEZ.reshape(-1, latent), segments)
     out = {name: value.new_empty(weight_KME.shape[0], *value.shape) for name, value in fgen.items()}
+    answered_KM = torch.zeros(weight_KME.shape[:2], dtype=torch.int64, device=rows_MEZ.device)
     for k, share_BR in enumerate(shares_of_each_client(made_RF.detach(), x, softness)):
+        if share_BR.shape[0] == 0:
+            for name in leaves:
+                out[name][k] = 0
+            continue
         answered_M = safe_to_answer(share_BR.view(-1, senders, each), weight_KME[k], network.width)
+        answered_KM[k] = answered_M.long()
         weight_R = (weight_KME[k] * answered_M.unsqueeze(1)).reshape(-1, 1)
         # d/dx~ of weight x (soft) minimum of |x~ - x_u|^2
         slope = (made_RF.detach() - x.mixed(k, share_BR)).mul_(2 * weight_R)
         grads = torch.autograd.grad(made_RF, list(leaves.values()), slope, retain_graph=True)
         for name, grad in zip(leaves, grads, strict=True):
             out[name][k] = grad
-    return out
+    return out, answered_KM
 
 
 def safe_to_answer(share_BME: Tensor, weight_ME: Tensor, width: int) -> Tensor:

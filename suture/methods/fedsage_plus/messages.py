@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from suture.core.message import Kind, Message
@@ -31,10 +32,38 @@ class Offers(Message):
 
 
 @dataclass(frozen=True)
+class SharedOffers(Message):
+    """Line 2 where answers are summed: the same for every client, its own offer included, and who made them, a line each.
+
+    Owners add up securely only what answers one message: could the server leave offers out for all but one of them, the sum
+    would be that one's answer.
+    """
+
+    fgen: Annotated[Tree, Kind.WEIGHTS]
+    rows: Annotated[Tensor, Kind.EMBEDDINGS]
+    weight: Annotated[Tensor, Kind.COUNTS]
+    senders: Annotated[str, Kind.COUNTS]
+
+    def of_others(self) -> Offers:
+        """At the clients: nobody answers itself."""
+        senders = self.senders.split("\n")
+        other_KM = torch.tensor([[sender != name for sender in senders] for name in self.ids], device=self.weight.device)
+        return Offers(self.ids, self.fgen, self.rows, self.weight * other_KM.unsqueeze(2))
+
+
+@dataclass(frozen=True)
 class Gradients(Message):
     """Line 2, client to server: its gradient for each of M clients' fGen [K, M, ...] (zero for its own)."""
 
     fgen: Annotated[Tree, Kind.GRADIENTS]
+
+
+@dataclass(frozen=True)
+class Answers(Message):
+    """Line 2 where the server needs the sum alone: the same gradients [K, M, ...], and 1 [K], by which clients weigh."""
+
+    fgen: Annotated[Tree, Kind.GRADIENTS]
+    weight: Annotated[Tensor, Kind.COUNTS]
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ the sender and the server can compute, and S [R, F] the weighted differences x~ 
 whoever sees the gradient could solve it for S and read off x_u (the sender: their sum over the other clients). As printed,
 the method does not prevent that. Here a client answers an offer only if its rows outnumber the hidden units and the bias,
 so that the system has no unique solution, and if their match amounts to at least `DISTINCT` different nodes. fGen is narrow
-for that reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. This
-rules out solving and looking, not every inference: rows are sparse, and gradients of many iterations accumulate.
+for that reason, and its activation is tanh, since a ReLU unit that is active for a single row would reveal that row. That
+looks at one iteration. All of them together span a client's features (`answers="exact"`), so that by default rows are
+matched with means of groups of nodes, and the server needs only the sum of all clients' answers (answering.py).
 """
 
 from __future__ import annotations
@@ -71,10 +72,19 @@ from suture.graph.impair import Impaired, impair
 from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, Server
 from suture.methods.fedsage import Sampled
-from suture.methods.fedsage_plus.exchange import foreign_gradients, offered_rows, route
+from suture.methods.fedsage_plus.answering import Answering, Form
+from suture.methods.fedsage_plus.exchange import offered_rows, route, share, summed
 from suture.methods.fedsage_plus.generator import OwnGradient, OwnLoss
 from suture.methods.fedsage_plus.mending import Mender
-from suture.methods.fedsage_plus.messages import ForeignGradient, GeneratorUp, Gradients, Offer, Offers
+from suture.methods.fedsage_plus.messages import (
+    Answers,
+    ForeignGradient,
+    GeneratorUp,
+    Gradients,
+    Offer,
+    Offers,
+    SharedOffers,
+)
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.fedsage_plus.patch import Patch, no_patch, with_generated_nodes
 from suture.settings import Count, NonNegative, OpenShare, Positive, TrainingSettings, Whole
@@ -85,7 +95,8 @@ from suture.training.optimisers import Moments, fresh_moments, stepped
 class Mending(Kept):
     """What a client keeps: also its generator with moments, a gradient waiting for its foreign part, its new neighbours.
 
-    `drawn` [K] is the key of what these were drawn from, with which they can be drawn again.
+    `drawn` [K] is the key of what these were drawn from, with which they can be drawn again; `told` [K] how many offers of
+    others it has answered, where that is limited.
     """
 
     generator: Tree
@@ -95,6 +106,7 @@ class Mending(Kept):
     column: Rows
     value: Rows
     drawn: Tensor
+    told: Tensor
 
     @property
     def generator_steps(self) -> int:
@@ -126,6 +138,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     paper: ClassVar[str] = "Zhang et al., NeurIPS 2021"
     mends: ClassVar[Mends] = "any"
     memory: ClassVar[type[Record]] = Generators
+    sums: ClassVar[tuple[str, ...]] = ("local_update", "answer")
 
     hidden_share: OpenShare = 0.05
     """h, the share of nodes a client hides to train its generator."""
@@ -145,6 +158,11 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     """Round counts up or down at random, so that nothing is lost on average; otherwise to the nearest, as printed."""
     softness: NonNegative = 0.3
     """How softly rows are matched with other clients' nodes; 0: with the nearest, as printed."""
+    answers: Form = "means"
+    """What others' generators are answered by: means of groups of nodes; single nodes, coarsely and seldom; or exact, as
+    published, from which whole feature rows can be reconstructed."""
+    smallest: Count = 5
+    """answers = means: fewest nodes of a group; a client with fewer answers nobody."""
     width: Count = 8
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
     alpha: NonNegative = 1.0
@@ -217,6 +235,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             column=patch.column,
             value=patch.value,
             drawn=clients.rng.keys,
+            told=torch.zeros(len(clients.ids), dtype=torch.int64, device=clients.graph.device),
         )
 
     def plan(self) -> tuple[Phase[MendingServer], ...]:
@@ -232,9 +251,11 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             return replace(server, generator=mean(up.generator, torch.ones(len(up.ids))))
         offer = cohort.ask(self.offer, Nothing(cohort.ids))
         cohort.report(loss=float(offer.loss.mean()))
-        gradients = cohort.ask(self.feed_forward, route(offer))
-        foreign = map_tree(lambda value: value.sum(0), gradients.fgen)
-        cohort.ask(self.update_generator, ForeignGradient(gradients.ids, foreign))
+        if self.answers == "exact":
+            given = cohort.ask(self.feed_forward, route(offer)).fgen
+        else:
+            given = cohort.ask(self.answer, share(offer)).fgen
+        cohort.ask(self.update_generator, ForeignGradient(offer.ids, summed(given, len(offer.ids))))
         return server
 
     @step
@@ -258,19 +279,30 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     @step
     def feed_forward(self, clients: Clients[Mending], offers: Offers) -> tuple[Mending, Gradients]:
-        """Line 2."""
+        """Line 2 as published: the server sees who answers whom with what."""
+        state, given = self.answered(clients, offers)
+        return state, Gradients(clients.ids, given)
+
+    @step
+    def answer(self, clients: Clients[Mending], offers: SharedOffers) -> tuple[Mending, Answers]:
+        """Line 2 where the server needs the sum over the clients that answer, and nothing else."""
+        state, given = self.answered(clients, offers.of_others())
+        return state, Answers(clients.ids, given, torch.ones(len(clients.ids), device=clients.graph.device))
+
+    def answered(self, clients: Clients[Mending], offers: Offers) -> tuple[Mending, Tree]:
+        """Line 2: what clients keep, and their gradients [K, M, ...]."""
         if not all(is_tiled(value) for value in (offers.rows, *offers.fgen.values())):
             # Everybody got the same offers, but as copies of its own: one client at a time.
             alone = [
                 replace(clients, graph=clients.graph.select([name]), state=clients.state.select([name]))
                 for name in clients.ids
             ]
-            parts = [self.feed_forward(one, offers.select(one.ids))[1] for one in alone]
-            return clients.state, Gradients.concat(parts)
-        fgen = map_tree(lambda value: value[0], offers.fgen)
-        network = self.neighgen(clients.task)
-        gradients = foreign_gradients(network, fgen, offers.rows[0], offers.weight, clients.graph.x, self.softness)
-        return clients.state, Gradients(clients.ids, gradients)
+            states, parts = zip(*(self.answered(one, offers.select(one.ids)) for one in alone), strict=True)
+            return Mending.concat(states), {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        answering = Answering(self.answers, self.smallest, self.softness)
+        network, state = self.neighgen(clients.task), clients.state
+        given, told = answering.answer(network, offers, clients.graph, state.told, clients.task.seed)
+        return replace(state, told=told), given
 
     @step
     def update_generator(self, clients: Clients[Mending], foreign: ForeignGradient) -> tuple[Mending, Nothing]:

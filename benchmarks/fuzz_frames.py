@@ -1,0 +1,41 @@
+"""Damaged frames at real desks and at a real coordinator: no crash, no hang above a second, no allocation out of proportion.
+
+    python benchmarks/fuzz_frames.py [--frames 1000000] [--seed 0]
+
+A short run of the same is part of the tests (tests/adversary/test_fuzz.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "federation"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "adversary"))
+
+from fuzzing import Fuzzer, Watch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    began = time.perf_counter()
+
+    def told(watch: Watch) -> None:
+        print(f"{watch.tried} frames, {len(watch.findings)} findings, {time.perf_counter() - began:.0f} s", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Fuzzer(Path(folder), options.seed).run(options.frames, told)
+    print(f"slowest {watch.slowest:.2f} s, largest growth {watch.largest / 2**20:.1f} MB; answers: {dict(watch.answers)}")
+    for finding in watch.findings[:50]:
+        print(finding)
+    sys.exit(1 if watch.findings else 0)
+
+
+if __name__ == "__main__":
+    main()

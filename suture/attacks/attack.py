@@ -1,0 +1,118 @@
+"""What an attack is: who hears what, what else is known, and how well it did against the best guess without messages.
+
+    server   honest but curious: it follows the protocol and keeps everything it was sent and has sent
+    owner    one other client: what came down to it, what it sent, and its own graph
+    others   all clients but the victim, who pool what they have
+
+What an attack knows beside messages it says in `knows`; an attack is given no truth beyond that (`suture.attacks.scenes`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, Literal, get_args
+
+from suture.attacks.hearing import Heard
+from suture.attacks.scenes import Scene
+from suture.errors import SutureError
+
+View = Literal["server", "owner", "others"]
+VIEWS: tuple[View, ...] = get_args(View)
+
+
+class NotTried(SutureError):
+    """Why an attack cannot be tried on a run, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How long an attack may take."""
+
+    until: float
+
+    @staticmethod
+    def of(seconds: float) -> Clock:
+        """From now on."""
+        return Clock(time.perf_counter() + seconds)
+
+    @property
+    def over(self) -> bool:
+        """Whether an attack must come to its end with what it has."""
+        return self.seconds_left < 0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until then."""
+        return self.until - time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How well an attack did: `success` against `guess`, both by `measure`, over `trials`.
+
+    `low` and `high` bound the advantage, success - guess, with 95 % confidence.
+    """
+
+    measure: str
+    success: float
+    guess: float
+    low: float
+    high: float
+    trials: int
+    exact: tuple[int, int] | None = None
+    """(how many of, how many) were reconstructed without a fault, where that can be said."""
+    details: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def advantage(self) -> float:
+        """What messages bring beyond the best guess without them."""
+        return self.success - self.guess
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack from one view: what it found, or why it was not tried."""
+
+    attack: str
+    view: str
+    target: str
+    """What is guessed."""
+    measured: Measured | None
+    knows: tuple[str, ...] = ()
+    """What the attacker needed beside messages."""
+    guess: str = ""
+    """What the best guess without messages is."""
+    victims: tuple[str, ...] = ()
+    seconds: float = 0.0
+    why_not: str = ""
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether it certainly beats the guess."""
+        return self.measured is not None and self.measured.low > 0
+
+    def as_json(self) -> dict[str, object]:
+        """For attacks.json."""
+        told: dict[str, object] = asdict(self)
+        if self.measured is not None:
+            told["measured"] = {**asdict(self.measured), "advantage": self.measured.advantage}
+        return told
+
+
+class Attack(ABC):
+    """See the module docstring."""
+
+    name: ClassVar[str]
+    target: ClassVar[str]
+    """What is guessed, in a few words."""
+    paper: ClassVar[str]
+    knows: ClassVar[tuple[str, ...]] = ()
+    guess: ClassVar[str]
+    """What the best guess without messages is."""
+    views: ClassVar[tuple[View, ...]] = VIEWS
+
+    @abstractmethod
+    def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
+        """Attack every victim with what is heard of it; raises `NotTried`."""

@@ -1,0 +1,133 @@
+"""The class distribution of a victim's training nodes, from what it says of classes or from how it moves a model.
+
+- Counts of classes, where a method sends them, are read.
+- Class means: a class without one is not there; the rest is guessed to be as elsewhere.
+- Models: the first update of the classifying layer, compared with what shadow owners with known distributions do to it (Gu
+  and Bai, LDIA: Label distribution inference attack against federated learning in edge computing, 2023): the same step is
+  run on nodes of a public graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.hearing import Heard
+from suture.attacks.judging import mean_bounds
+from suture.attacks.scenes import Scene, label_share
+from suture.attacks.shadows import decoded, ridge
+from suture.attacks.updates import TRAINING, last_said, updates
+from suture.core.message import Kind, Rows
+from suture.core.streams import Streams
+from suture.core.tree import Tree
+from suture.graph.batch import GraphBatch
+from suture.method import Clients
+
+SHADOWS = 60
+"""Owners that the attacker makes up."""
+Floats = NDArray[np.float64]
+
+
+def told(heard: Heard, classes: int, elsewhere: Floats) -> Floats | None:
+    """What the victim itself says of its classes, if it does: counts, or which of them have a mean."""
+    said = last_said(heard, TRAINING, "up", heard.victim)
+    if said is None:
+        return None
+    means = None
+    for path, value in said.message.tensors().items():
+        kind = said.message.kind_of(path)
+        if kind is Kind.COUNTS and tuple(value.shape[1:]) == (classes,):
+            counts = np.asarray(value[0].double().clamp(min=0).numpy(), float)
+            # Only zeros and ones say which classes there are, not how many nodes each has.
+            means = counts > 0
+            if (counts > 1).any() and counts.sum() > 0:
+                return np.asarray(counts / counts.sum(), float)
+        elif kind is Kind.PROTOTYPES and value.dim() == 3 and value.shape[1] == classes and means is None:
+            means = np.asarray((value[0].abs().sum(1) > 0).numpy(), bool)
+    if means is None or not means.any():
+        return None
+    shares = np.where(means, elsewhere, 0)
+    return np.asarray(shares / shares.sum() if shares.sum() > 0 else means / means.sum(), float)
+
+
+def learned(heard: Heard, scene: Scene, public: GraphBatch, nodes: int) -> Floats:
+    """From the first update of the classifying layer, by what shadow owners of known distributions do to it."""
+    update = updates(heard, scene, 1)[0]
+    names = [n for n, v in update.after.items() if n in update.before and v.shape[-1] == scene.task.classes and v.dim() > 1]
+    frames = [frames[0] for frames in heard.frames(TRAINING, "down").values()]
+    if not names or not frames:
+        raise NotTried("no layer that travels has an output for each class")
+    asked = heard.recorded.read(frames[0])
+    if any(isinstance(value, Rows) for _, value in asked.contents()):
+        raise NotTried(f"{scene.method.name} hands out something of single nodes, which shadow owners do not have")
+    rng, moves, shares = np.random.default_rng(0), [], []
+    for number in range(SHADOWS):
+        graph = shadow_owner(public, nodes, scene.task.classes, rng)
+        clients = replace(scene.clients(graph), rng=Streams.of(scene.task.seed, graph.ids, "shadow", number), round=1)
+        state: Any = scene.method.init_clients(clients)
+        step = getattr(scene.method, TRAINING)
+        _, reply = step(Clients(graph, state, clients.rng, scene.task, 1), asked.take([0], graph.ids))
+        moves.append(_moved(reply.params, update.before, names))
+        shares.append(label_share(graph, scene.task.classes))
+    fitted = ridge(np.stack(moves), np.stack(shares), 1.0)
+    found = decoded(_moved(update.after, update.before, names)[None], fitted)[0].clip(0)
+    return np.asarray(found / found.sum() if found.sum() > 0 else np.full_like(found, 1 / found.size), float)
+
+
+def _moved(after: Tree, before: Tree, names: list[str]) -> Floats:
+    """Where a layer went, as one vector of length one."""
+    steps = [(after[name].float() - before[name].float()).flatten().double().nan_to_num(0) for name in names]
+    whole = torch.cat(steps).numpy()
+    return np.asarray(whole / max(float(np.linalg.norm(whole)), 1e-300), float)
+
+
+def shadow_owner(public: GraphBatch, nodes: int, classes: int, rng: np.random.Generator) -> GraphBatch:
+    """Some nodes of a public graph, all of which train, with a random class distribution."""
+    label = public.y.numpy()
+    weight = rng.dirichlet(np.full(classes, 0.5))[label] / np.bincount(label, minlength=classes).clip(1)[label]
+    weight = weight + 1e-9 / label.size
+    chosen = rng.choice(label.size, min(nodes, label.size), replace=False, p=weight / weight.sum())
+    own = public.induced(torch.from_numpy(np.sort(chosen)))
+    return replace(own, ids=("shadow",), role=torch.ones_like(own.role))
+
+
+def agreement(guess: Floats, truth: Floats) -> float:
+    """How much two distributions overlap: 1 - their total variation distance."""
+    return float(1 - np.abs(guess - truth).sum() / 2)
+
+
+class Labels(Attack):
+    """See the module docstring."""
+
+    name = "labels"
+    target = "the class distribution of an owner"
+    paper = "Gu and Bai 2023"
+    knows = ("a public graph with labels", "how many training nodes the owner has")
+    guess = "it is as elsewhere, or all classes are equally many"
+
+    def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
+        """One distribution for each victim."""
+        if scene.task.link or scene.graph.target.kind != "class":
+            raise NotTried("nodes here have no single class")
+        success, guesses = [], []
+        even = np.full(scene.task.classes, 1 / scene.task.classes)
+        for victim, ears in heard.items():
+            public = scene.public(ears)
+            elsewhere = label_share(public, scene.task.classes)
+            found = told(ears, scene.task.classes, elsewhere)
+            found = found if found is not None else learned(ears, scene, public, int(scene.own(victim).num_train[0]))
+            truth = scene.label_shares[victim]
+            success.append(agreement(found, truth))
+            guesses.append([agreement(elsewhere, truth), agreement(even, truth)])
+            if clock.over:
+                break
+        # The better of the two guesses, whichever that is here.
+        guess = max(np.array(guesses).T, key=lambda values: float(values.mean()))
+        low, high = mean_bounds(np.array(success) - guess)
+        exact = (sum(value > 1 - 1e-6 for value in success), len(success))
+        return Measured("overlap", float(np.mean(success)), float(np.mean(guess)), low, high, len(success), exact)

@@ -1,0 +1,107 @@
+"""All attacks on a recorded run, one after the other, in the time there is; what they found is kept beside the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from suture.attacks.attack import VIEWS, Attack, Clock, Finding, Measured, NotTried
+from suture.attacks.codes import Codes
+from suture.attacks.gradients import Inversion
+from suture.attacks.labels import Labels
+from suture.attacks.links import Links
+from suture.attacks.membership import Membership
+from suture.attacks.reidentification import Reidentification
+from suture.attacks.rows import Rows
+from suture.attacks.scenes import Scene
+from suture.attacks.words import Words
+from suture.core.storage import read_json, write_json
+from suture.errors import ConfigError, IntegrityError, unknown
+from suture.runs.folder import ATTACKS as FILE
+
+ATTACKS: Mapping[str, type[Attack]] = {
+    kind.name: kind for kind in (Rows, Words, Inversion, Codes, Links, Membership, Labels, Reidentification)
+}
+"""By name, in the order they are tried."""
+Watch = Callable[[str, str], None]
+"""Called with an attack and its view before it begins."""
+
+
+def chosen(attacks: Sequence[str] | None, views: Sequence[str] | None) -> list[tuple[Attack, str]]:
+    """The attacks and views that were named, or all; refuses what there is not."""
+    for names, known, what in ((attacks, ATTACKS, "attack"), (views, VIEWS, "view")):
+        for name in names or ():
+            if name not in known:
+                raise unknown(what, name, known)
+    pairs = [(ATTACKS[name](), view) for name in attacks or ATTACKS for view in views or VIEWS]
+    fitting: list[tuple[Attack, str]] = [(attack, view) for attack, view in pairs if view in attack.views]
+    if not fitting:
+        raise ConfigError(f"{', '.join(attacks or ())} cannot be done by {', '.join(views or ())}; leave --view out")
+    return fitting
+
+
+def carry_out(
+    scene: Scene, pairs: Sequence[tuple[Attack, str]], seconds: float, watch: Watch = lambda attack, view: None
+) -> Iterator[Finding]:
+    """What each attack finds from each view; whoever begins late has an equal share of the time that is left."""
+    until = time.perf_counter() + seconds
+    for number, (attack, view) in enumerate(pairs):
+        watch(attack.name, view)
+        begun = time.perf_counter()
+        clock = Clock.of(max(0.0, (until - begun) / (len(pairs) - number)))
+        yield _tried(attack, view, scene, clock, begun)
+
+
+def _tried(attack: Attack, view: str, scene: Scene, clock: Clock, begun: float) -> Finding:
+    heard, measured, why_not = scene.heard(view), None, ""
+    try:
+        if not heard:
+            raise NotTried("there is nobody else")
+        measured = attack.attempt(heard, scene, clock)
+    except NotTried as reason:
+        why_not = str(reason)
+    return Finding(
+        attack=attack.name,
+        view=view,
+        target=attack.target,
+        measured=measured,
+        knows=attack.knows,
+        guess=attack.guess,
+        victims=tuple(heard),
+        seconds=round(time.perf_counter() - begun, 3),
+        why_not=why_not,
+    )
+
+
+def keep(path: Path, found: Sequence[Finding]) -> list[Finding]:
+    """Write findings into the run folder; those of other attacks or views that are there stay. All that are there then."""
+    new = {(finding.attack, finding.view) for finding in found}
+    kept = [finding for finding in read_findings(path) if (finding.attack, finding.view) not in new]
+    attacks, views = list(ATTACKS), list[str](VIEWS)
+    everything = sorted([*kept, *found], key=lambda one: (attacks.index(one.attack), views.index(one.view)))
+    write_json(path / FILE, {"findings": [finding.as_json() for finding in everything]})
+    return everything
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """What `keep` kept; none if nobody has attacked the run."""
+    if not (path / FILE).exists():
+        return []
+    try:
+        told: Any = read_json(path / FILE, "record of attacks")["findings"]
+        return [_finding(one) for one in told]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise IntegrityError(f"{path / FILE} is damaged; delete it, and attack the run again") from error
+
+
+def _finding(told: dict[str, Any]) -> Finding:
+    found = dict(told)
+    if found["measured"] is not None:
+        numbers = {key: value for key, value in found["measured"].items() if key != "advantage"}
+        numbers["exact"] = None if numbers["exact"] is None else tuple(numbers["exact"])
+        found["measured"] = Measured(**numbers)
+    if found["attack"] not in ATTACKS or found["view"] not in VIEWS:
+        raise ValueError(found["attack"])
+    return Finding(**{**found, "knows": tuple(found["knows"]), "victims": tuple(found["victims"])})

@@ -1,0 +1,115 @@
+"""What an attacker hears of a victim's local training: the model it started from and the model it ended with.
+
+The server sees both. All others together know the mean that came down next and all its terms but one: they subtract, which
+takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from suture.attacks.attack import NotTried
+from suture.attacks.hearing import Heard, Said
+from suture.attacks.scenes import Scene
+from suture.core.tree import Tree
+from suture.method import Method
+
+TRAINING = "local_update"
+
+
+@dataclass(frozen=True)
+class Update:
+    """Parameters [1, ...] before and after a client's local training, and which round it was."""
+
+    round: int
+    before: Tree
+    after: Tree
+
+
+def updates(heard: Heard, scene: Scene, most: int | None = None, *, last: bool = False) -> list[Update]:
+    """The first (or last) updates of the victim, or of those it cannot be told from; raises `NotTried` if there are none."""
+    found = _seen_by_server(heard, most, last) if heard.by_server else _by_subtraction(heard, scene, most, last)
+    if not found:
+        raise NotTried(f"{scene.method.name} does not send trained models, or not all of one")
+    return found
+
+
+def _seen_by_server(heard: Heard, most: int | None, last: bool) -> list[Update]:
+    down = heard.frames(TRAINING, "down").get(heard.victim, [])
+    up = {frame.ask: frame for frame in heard.frames(TRAINING, "up").get(heard.victim, [])}
+    found = []
+    for number, frame in _chosen(list(enumerate(down, 1)), most, last):
+        if frame.ask not in up:
+            continue
+        before, after = _params(heard.recorded.read(frame)), _params(heard.recorded.read(up[frame.ask]))
+        if after:
+            found.append(Update(number, {name: before[name] for name in after if name in before}, after))
+    return found
+
+
+def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) -> list[Update]:
+    """Of the mean, with what the attackers have sent taken out."""
+    if not is_mean(scene.method):
+        raise NotTried(f"{scene.method.name} does not promise that what it hands out is the mean of what its clients sent")
+    friends = sorted(heard.attackers or ())
+    down, up = heard.frames(TRAINING, "down"), heard.frames(TRAINING, "up")
+    rounds = [frame.ask for frame in down.get(friends[0], [])]
+    weight = weights(scene)
+    strangers = [name for name in scene.graph.ids if name not in friends]
+    found = []
+    for number, (ask, following) in _chosen(list(enumerate(itertools.pairwise(rounds), 1)), most, last):
+        own = [_at(heard, up.get(name, []), ask) for name in friends]
+        if any(tree is None for tree in own) or scene.method.training.participation < 1:
+            continue
+        before, mean = (_at(heard, down[friends[0]], at) for at in (ask, following))
+        if not before or not mean:
+            continue
+        left = sum(weight[name] for name in strangers)
+        total = left + sum(weight[name] for name in friends)
+        after = {
+            name: (total * mean[name] - _total(name, own, [weight[friend] for friend in friends])) / left for name in mean
+        }
+        found.append(Update(number, before, after))
+    return found
+
+
+def _total(name: str, trees: list[Tree | None], weight: list[float]) -> Tensor:
+    return torch.stack([w * tree[name] for w, tree in zip(weight, trees, strict=True) if tree is not None]).sum(0)
+
+
+def _at(heard: Heard, frames: list[Any], ask: int) -> Tree | None:
+    frame = next((one for one in frames if one.ask == ask), None)
+    return None if frame is None else _params(heard.recorded.read(frame))
+
+
+def _chosen(things: list[Any], most: int | None, last: bool) -> list[Any]:
+    return things if most is None else things[-most:] if last else things[:most]
+
+
+def _params(message: object) -> Tree:
+    found = getattr(message, "params", {})
+    return {name: value.float() for name, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def weights(scene: Scene) -> dict[str, float]:
+    """How much each client weighs in the mean."""
+    graph, how = scene.graph, scene.method.training.weighting
+    sizes = {"train-nodes": graph.num_train, "nodes": graph.sizes, "uniform": torch.ones_like(graph.sizes)}[how]
+    return dict(zip(graph.ids, sizes.double().tolist(), strict=True))
+
+
+def is_mean(method: Method[Any, Any]) -> bool:
+    """Whether everybody is handed the weighted mean of what everybody sent."""
+    return TRAINING in method.sums
+
+
+def last_said(heard: Heard, step: str, direction: str, client: str) -> Said | None:
+    """The last message of a step to or from a client, if it was heard."""
+    frames = heard.frames(step, direction).get(client, [])
+    return Said(frames[-1].ask, client, heard.recorded.read(frames[-1])) if frames else None

@@ -1,0 +1,101 @@
+"""Which words (features) occur at a victim, read off what it does to weights that only a present word can move.
+
+A first layer's weights of a word that no node has get no gradient. What an optimiser then does to them depends on nothing
+but the weights themselves, so whoever sees them before and after can do the same: a word whose weights went elsewhere is
+there. Gradients of FedSage+'s output layer are mixtures of rows, and zero for words that no row has.
+After Melis et al., Exploiting unintended feature leakage in collaborative learning, IEEE S&P 2019, section 4.1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.hearing import Heard
+from suture.attacks.judging import auc_gain
+from suture.attacks.rows import answers
+from suture.attacks.scenes import Scene
+from suture.attacks.updates import Update, updates
+from suture.core.tree import map_tree
+from suture.training.optimisers import fresh_moments, in_round, stepped
+
+ROUNDS = 5
+"""Updates that are looked at."""
+MOST_ANSWERS = 300
+"""Answers of FedSage+ that are looked at."""
+STILL = 1e-4
+"""What rounding makes of no movement, as a share of the longest; a step of an optimiser is far longer."""
+SILENT = 1e-7
+"""What single precision makes of a zero, as a share of the largest entry."""
+Floats = NDArray[np.float64]
+
+
+def moved(found: list[Update], scene: Scene, steps: int) -> Floats:
+    """How far each word's weights went from where they go if the word is absent, [F]."""
+    settings, features = scene.method.training, scene.task.features
+    names = [n for n, v in found[0].after.items() if v.dim() == 3 and v.shape[1] == features and n in found[0].before]
+    if not names:
+        raise NotTried("no layer that travels has a weight for each feature")
+    start = {name: found[0].before[name] for name in names}
+    moments, away = fresh_moments(start, settings), np.zeros(features)
+    for update in found:
+        params = {name: update.before[name] for name in names}
+        if not settings.keep_optimizer:
+            moments = map_tree(torch.zeros_like, moments)
+        for _ in range(steps):
+            params, moments = stepped(params, map_tree(torch.zeros_like, params), moments, in_round(settings, update.round))
+        for name in names:
+            away += (update.after[name] - params[name])[0].abs().amax(1).double().numpy()
+    return np.where(away > STILL * away.max(), away / len(found), 0.0)
+
+
+def steps_of(scene: Scene, client: str) -> int:
+    """Optimiser steps in a round, from the number of a client's training nodes."""
+    training, nodes = scene.method.training, int(scene.own(client).num_train[0])
+    batches = -(-nodes // training.batch_size) if training.batch_size else 1
+    return training.local_epochs * max(1, batches)
+
+
+def mixed(heard: Heard, scene: Scene) -> Floats | None:
+    """The largest entry of each word in the first answers about a victim's rows, [F]."""
+    largest: Floats | None = None
+    for number, answer in enumerate(answers(heard, scene.graph.ids)):
+        if number == MOST_ANSWERS:
+            break
+        size = np.abs(answer.mixtures).max(0)
+        size = np.where(size > SILENT * size.max(), size, 0)
+        largest = size if largest is None else np.maximum(largest, size)
+    return largest
+
+
+class Words(Attack):
+    """See the module docstring."""
+
+    name = "words"
+    target = "which features occur at an owner"
+    paper = "Melis et al. 2019"
+    knows = ("how common each feature is elsewhere", "how many training nodes the owner has", "the optimiser")
+    guess = "what is common elsewhere occurs here too"
+
+    def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
+        """Words of all victims together."""
+        scores, present, guesses = [], [], []
+        for victim, ears in heard.items():
+            there = scene.own(victim).x.dense().ne(0).any(0).numpy()
+            if there.all() or not there.any():
+                continue
+            found = mixed(ears, scene) if ("offer", "up") in ears.steps else None
+            score = found if found is not None else moved(updates(ears, scene, ROUNDS), scene, steps_of(scene, victim))
+            scores.append(score / (score.max() or 1.0))
+            present.append(there)
+            guesses.append(scene.public(ears).x.dense().ne(0).double().mean(0).numpy())
+            if clock.over:
+                break
+        if not scores:
+            raise NotTried("every feature occurs at every owner, as numbers do: there is nothing to find out")
+        gain = auc_gain(np.concatenate(scores), np.concatenate(present), np.concatenate(guesses))
+        right = [bool(((score > 0) == there).all()) for score, there in zip(scores, present, strict=True)]
+        trials = int(sum(map(len, present)))
+        return Measured("AUC", *gain, trials, (sum(right), len(right)))

@@ -1,0 +1,82 @@
+"""What attacks found, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from suture.attacks.attack import Finding, Measured
+from suture.attacks.trials import read_findings
+from suture.report.console import grid, titled
+from suture.report.text import NOTHING, three_digits
+from suture.runs.folder import is_comparison, place_of
+from suture.runs.plan import Plan
+
+NOT_ATTACKED = "not attacked"
+NONE_TRIED = "What this is worth to somebody curious was not measured; train with --record, then: suture attack {run}"
+LEGEND = (
+    "Advantage is success minus the best guess without messages; where its 95 % interval is above 0, messages tell "
+    "something. Attacks that fail here prove nothing: a better one may succeed."
+)
+
+
+def attack_report(found: Sequence[Finding], title: str) -> Group:
+    """A line for each attack and view, and why others were not tried."""
+    table = grid("attack", "view", "measure", "success", "guess", "advantage", "95 %", "exact", "seconds")
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for finding in found:
+        if finding.measured is None:
+            continue
+        m = finding.measured
+        style = "bold" if finding.succeeds else ""
+        exact = f"{m.exact[0]:,} of {m.exact[1]:,}" if m.exact else NOTHING
+        told = (m.measure, f"{m.success:.3f}", f"{m.guess:.3f}", *gain(m), exact, three_digits(finding.seconds))
+        table.add_row(finding.attack, finding.view, *(Text(cell, style=style) for cell in told))
+    parts: list[RenderableType] = [titled(title, table)] if table.row_count else [Text(title, style="bold")]
+    tried = {finding.attack: finding for finding in found if finding.measured is not None}
+    for finding in tried.values():
+        needs = f" Knows {'; '.join(finding.knows)}." if finding.knows else ""
+        parts.append(Text(f"{finding.attack}: {finding.target}.{needs} Guess: {finding.guess}."))
+    refused: dict[str, list[str]] = {}
+    for finding in found:
+        if finding.measured is None:
+            refused.setdefault(finding.why_not, []).append(f"{finding.attack} ({finding.view})")
+    parts += [Text(f"Not tried, {', '.join(who)}: {why}.") for why, who in refused.items()]
+    return Group(*parts, Text(LEGEND) if tried else Text("No attack could be tried."))
+
+
+def gain(measured: Measured) -> tuple[str, str]:
+    """`+0.28` and `0.26..0.29`."""
+    return f"{measured.advantage:+.3f}", f"{measured.low:.2f}..{measured.high:.2f}"
+
+
+def worst(found: Sequence[Finding]) -> Finding | None:
+    """The attack that certainly beats its guess by most; None if none does."""
+    sure = [(finding.measured.low, finding) for finding in found if finding.measured is not None and finding.succeeds]
+    return max(sure, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def worst_in_words(found: Sequence[Finding]) -> str:
+    """The same in a cell of a table."""
+    if not any(finding.measured is not None for finding in found):
+        return NOT_ATTACKED
+    hit = worst(found)
+    if hit is None or hit.measured is None:
+        return "no attack won"
+    exact = f", {hit.measured.exact[0]:,} of {hit.measured.exact[1]:,} exact" if hit.measured.exact else ""
+    return f"{hit.attack} ({hit.view}) {hit.measured.success:.2f}, guess {hit.measured.guess:.2f}{exact}"
+
+
+def attacked(path: Path, made: Plan) -> list[RenderableType]:
+    """A line for each method of a folder that was attacked: the attack that tells most, over all its seeds."""
+    lines: list[RenderableType] = []
+    for method in made.methods:
+        runs = [place_of(path, method.name, seed) for seed in made.seeds] if is_comparison(path) else [path]
+        found = [finding for run in runs for finding in read_findings(run)]
+        if found:
+            lines.append(Text(f"Attacked, {method.name}: {worst_in_words(found)}; all attacks: suture privacy RUN."))
+    return lines

@@ -1,0 +1,168 @@
+"""Every attack wins on a run that is known to leak, and wins nothing where noise has taken the place of messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import suture
+from suture.attacks import trials
+from suture.attacks.attack import Finding
+from suture.attacks.rows import Answer, right, row_space, solved
+from suture.attacks.scenes import Scene
+from suture.cli import main
+from suture.methods import DOOR, own_fields
+
+GRAPH = "csbm:nodes=240,features=120,degree=4"
+SPREAD = ["partition.kind=dirichlet", "partition.dirichlet_alpha=0.3"]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A run that is known to leak, and the attack that shows it."""
+
+    attack: str
+    method: str
+    overrides: tuple[str, ...]
+    graph: str = GRAPH
+    protocol: str | None = None
+    clients: int = 4
+    views: tuple[str, ...] = ("server",)
+
+
+OPEN = ("rounds=6", "model.hidden=16", *SPREAD)
+OVERFIT = ("rounds=60", "model.hidden=32", "model.dropout=0", "training.local_epochs=3")
+ALONE = ("model.kind=mlp", "model.dropout=0", "training.optimizer=sgd", "training.lr=0.1", "rounds=2")
+FEW = ("split.scope=client", "split.train=0.03", "split.val=0.4", "split.test=0.4", "model.hidden=32")
+MENDING = ("fedsage_plus.generator_epochs=40", "rounds=1", "model.hidden=8", "fedsage_plus.latent=16")
+ASKED = ("fedsage_plus.hidden_share=0.4", "fedsage_plus.width=4")
+AS_PUBLISHED = {"fedsage_plus": ("answers=exact",), "fedggr": ("codes=nodes",), "fedproto": ("told=counts", "smallest=1")}
+"""What makes a method leak as its paper has it, where it does not by default."""
+
+LEAKS = {
+    "words": Leak("words", "fedavg", OPEN, "csbm:nodes=240,features=1500,degree=4", views=("server", "others", "owner")),
+    "labels": Leak("labels", "fedavg", ("rounds=2", *OPEN[1:]), views=("server", "others")),
+    "labels that are told": Leak("labels", "fedproto", OPEN),
+    "identity": Leak("identity", "fedavg", OPEN),
+    "links": Leak("links", "fedggr", ("rounds=2", "fedggr.code_width=32", "fedggr.k=5")),
+    "codes": Leak("codes", "fedggr", ("rounds=2", "fedggr.code_width=64", "fedggr.k=5")),
+    "membership": Leak("membership", "fedavg", OVERFIT, views=("server", "others")),
+    "gradients": Leak("gradients", "fedavg", (*ALONE, *FEW), "csbm:nodes=180,features=150,degree=3", clients=3),
+    "rows": Leak("rows", "fedsage_plus", (*MENDING, *ASKED), "csbm:nodes=120,features=400,degree=3", "fedsage-louvain", 3),
+}
+Attacked = Callable[[str, bool], list[Finding]]
+
+
+def as_published(method: str) -> list[str]:
+    known = own_fields(DOOR.recall(method))
+    return [f"{method}.{one}" for one in AS_PUBLISHED.get(method, ()) if one.split("=")[0] in known]
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
+    """Findings on one of the leaks, from messages or from noise; runs are trained once."""
+    place = tmp_path_factory.mktemp("runs")
+
+    def find(name: str, noise: bool) -> list[Finding]:
+        leak, out = LEAKS[name], place / name.replace(" ", "-")
+        if not out.exists():
+            overrides = [*leak.overrides, *as_published(leak.method)]
+            suture.run(
+                leak.graph,
+                leak.method,
+                protocol=leak.protocol,
+                clients=leak.clients,
+                overrides=overrides,
+                out=out,
+                options=suture.Options(record=True),
+            )
+        return list(trials.carry_out(Scene.read(out, noise=noise), trials.chosen([leak.attack], leak.views), 120))
+
+    return find
+
+
+@pytest.mark.parametrize("name", list(LEAKS))
+def test_an_attack_beats_its_guess_where_a_method_leaks(name: str, attacked: Attacked) -> None:
+    for found in attacked(name, False):
+        assert found.measured is not None, found.why_not
+        assert found.succeeds, (found.view, found.measured)
+
+
+@pytest.mark.parametrize("name", list(LEAKS))
+def test_an_attack_finds_nothing_in_noise(name: str, attacked: Attacked) -> None:
+    for found in attacked(name, True):
+        assert found.measured is None or not found.succeeds, (found.view, found.measured)
+        assert (
+            found.measured is None or not found.measured.exact or found.attack == "identity" or not found.measured.exact[0]
+        )
+
+
+def test_counts_that_are_told_are_read_exactly(attacked: Attacked) -> None:
+    (found,) = attacked("labels that are told", False)
+    assert found.measured is not None and found.measured.success == pytest.approx(1)
+
+
+def test_rows_come_back_exactly(attacked: Attacked) -> None:
+    """Linear programs in the space that gradients span return whole rows, and the space has the right rank."""
+    (found,) = attacked("rows", False)
+    assert found.measured is not None and found.measured.exact is not None
+    assert found.measured.exact[0] >= found.measured.exact[1] / 4
+    assert found.measured.details["rank"] == found.measured.details["true_rank"]
+
+
+def test_few_offered_rows_are_solved_for() -> None:
+    """With no more rows than hidden units and hard matching, least squares returns every row that was matched."""
+    rng = np.random.default_rng(0)
+    features = (rng.random((30, 60)) < 0.2).astype(float)
+    matched, mixing = rng.integers(0, 30, 8), rng.standard_normal((9, 8))
+    found = solved(Answer(mixing, mixing @ features[matched]))
+    assert found is not None and right(found, features)[0].all()
+    assert solved(Answer(rng.standard_normal((9, 12)), rng.standard_normal((9, 60)))) is None
+
+
+def test_the_space_of_mixtures_is_that_of_the_rows() -> None:
+    rng = np.random.default_rng(1)
+    features = np.hstack([(rng.random((12, 40)) < 0.2).astype(float), np.zeros((12, 5))])
+    space = row_space(rng.standard_normal((80, 12)) @ features + 1e-9 * rng.standard_normal((80, 45)))
+    assert space.rank == np.linalg.matrix_rank(features) and space.gap > 1e3
+    assert space.words.tolist() == np.flatnonzero(features.any(0)).tolist()
+
+
+def test_the_command_attacks_and_privacy_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One run from the command line: attacked, kept beside what was sent, and said by privacy and show."""
+    out = tmp_path / "run"
+    train = ["attack", "--dataset", "csbm:nodes=120,features=40,degree=3", "--method", "fedavg", "--clients", "3"]
+    some = ["--attack", "words,rows", "--view", "server", "-q"]
+    assert main([*train, *some, "--set", "rounds=2", "--out", str(out)]) == 0
+    assert "Not tried, rows (server)" in capsys.readouterr().out
+    assert main(["attack", str(out), "--attack", "identity", "--json", "-", "-q"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["measured"]["advantage"] == pytest.approx(told["measured"]["success"] - 1 / 3)
+    kept = json.loads((out / "attacks.json").read_text())["findings"]
+    assert [one["attack"] for one in kept] == ["rows", "words", "identity"]
+    assert main(["privacy", str(out)]) == 0
+    assert "What it told" in capsys.readouterr().out
+    assert main(["show", str(out)]) == 0
+    assert "Attacked, fedavg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--attack", "wrods"], "did you mean 'words'"),
+        (["--view", "servant"], "unknown view"),
+        (["--attack", "codes", "--view", "owner"], "leave --view out"),
+        (["--minutes", "0"], "--minutes must be above 0"),
+        (["--method", "fedavg"], "has been trained"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["attack", str(tmp_path), *more]) == 2
+    assert said in capsys.readouterr().err
