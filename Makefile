@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench attacks clean
+.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench soak fuzz attacks clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,7 +43,7 @@ test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 test-federation: $(READY)  ## coordinator and owners as processes with mutual TLS, killed and refused
-	$(BIN)/python -m pytest -m federation tests/federation
+	$(BIN)/python -m pytest -m federation tests/federation tests/adversary
 
 golden: $(READY)  ## compute the golden curves and compare them with their files, digit for digit
 	$(BIN)/python tests/golden/curves.py
@@ -61,6 +61,13 @@ bench: $(READY)  ## time a round and measure memory
 
 attacks: $(READY)  ## attack every method, and write the matrix of docs/privacy.md; goes on where it was stopped
 	$(BIN)/python benchmarks/attack_matrix.py $(DATA)
+
+soak: $(READY)  ## an hour of run after run between eight owners: memory, open files, nothing lost
+	$(BIN)/python benchmarks/soak.py
+
+fuzz: $(READY)  ## a million damaged frames, a thousand damaged files
+	$(BIN)/python benchmarks/fuzz_frames.py
+	$(BIN)/python benchmarks/fuzz_files.py
 
 clean:  ## remove what the above made, except runs/
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist site docs/reference *.egg-info
