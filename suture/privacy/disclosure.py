@@ -116,6 +116,15 @@ def read_disclosure(run: Path) -> Disclosure:
     """The sums of a run folder's ledger."""
     path = run / LEDGER
     try:
-        return disclosure_of(read_lines(path))
+        return disclosure_of(map(_checked, read_lines(path)))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise IntegrityError(f"{path} does not say what kinds of things were sent; start the run anew") from error
+
+
+def _checked(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A line of somebody's file, if its names are texts and its sizes numbers."""
+    names = [line["step"], line["direction"], *line["clients"], *line["kinds"]]
+    sizes = [*line["bytes"], *line["kinds"].values()]
+    if not all(isinstance(name, str) for name in names) or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError("names must be texts, and sizes numbers")
+    return line
