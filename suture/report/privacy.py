@@ -150,7 +150,10 @@ def audit_table(audits: Sequence[Mapping[str, Any]]) -> RenderableType:
     table.columns[-1].justify = "left"
     for one in audits:
         each = [_number(one["bounds"][name]) if name in one["bounds"] else NOTHING for name in names]
-        shown = (one["client"], one["mechanism"], _number(one["lower"]), _number(one["upper"]), *each, one["run"])
+        # An audit of an earlier version has no such bound.
+        least = one.get("least_delta")
+        ran = one["run"] if least is None else f"{one['run']}; delta at least {least:.3g}, at most {one['delta']:.3g}"
+        shown = (one["client"], one["mechanism"], _number(one["lower"]), _number(one["upper"]), *each, ran)
         table.add_row(*shown)
     wrong = [one for one in audits if not one["holds"]]
     verdict = (

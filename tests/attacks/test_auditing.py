@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 import suture.attacks.canaries
+import suture.methods.feddep.method
+import suture.methods.feddep.prototypes
 import suture.nn.aggregates
 import suture.privacy.mechanisms
 import suture.training.batches
@@ -23,8 +25,10 @@ from suture.core.kernels import Segments
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.errors import ConfigError
-from suture.method import Method
+from suture.graph.batch import GraphBatch
+from suture.method import Clients, Method
 from suture.methods import METHODS
+from suture.methods.feddep import FedDep
 from suture.privacy.accountant import dp_sgd_epsilon
 from suture.privacy.audited import Audited
 from suture.settings import ModelSettings, TrainingSettings
@@ -89,6 +93,72 @@ def all_neighbours(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def drawn_more(patch: pytest.MonkeyPatch) -> None:
+    draw = suture.methods.feddep.method.drawn_graph
+    patch.setattr(suture.methods.feddep.method, "drawn_graph", lambda graph, share, rng: draw(graph, share + 0.15, rng))
+
+
+def each_direction_by_itself(patch: pytest.MonkeyPatch) -> None:
+    def apart(rng: Streams, client: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        where, place = client.sort(stable=True)
+        lengths = torch.bincount(where, minlength=rng.keys.numel())
+        drawn = rng.uniform(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])).squeeze(1)
+        return torch.empty_like(drawn).index_copy(0, place, drawn)
+
+    patch.setattr(Streams, "of_pairs", apart)
+
+
+def embedded_with_all_edges(patch: pytest.MonkeyPatch) -> None:
+    real = suture.methods.feddep.method.trained_embeddings
+    whole: list[GraphBatch] = []
+    embeddings = FedDep.embeddings
+
+    def remembering(self: FedDep, clients: Clients[Any]) -> Tensor:
+        whole[:] = [clients.graph]
+        return embeddings(self, clients)
+
+    patch.setattr(FedDep, "embeddings", remembering)
+    patch.setattr(
+        suture.methods.feddep.method,
+        "trained_embeddings",
+        lambda network, initial, graph, settings, rng: real(network, initial, whole[0], settings, rng),
+    )
+
+
+def halved_means(patch: pytest.MonkeyPatch) -> None:
+    noise = suture.methods.feddep.prototypes.noise_like
+    patch.setattr(
+        suture.methods.feddep.prototypes, "noise_like", lambda tree, deviation, rng: noise(tree, deviation / 2, rng)
+    )
+
+
+def sensitivity_of_larger_groups(patch: pytest.MonkeyPatch) -> None:
+    add = suture.methods.feddep.method.noisy
+
+    def noisy(told: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
+        return add(told, cluster, segments, smallest, sigma / 2, rng)
+
+    patch.setattr(suture.methods.feddep.method, "noisy", noisy)
+
+
+def small_groups_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        suture.methods.feddep.method, "without_small", lambda z, centres, cluster, segments, smallest: (centres, cluster)
+    )
+
+
+def copies_with_noise_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    def noisy(told: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
+        return told + suture.privacy.mechanisms.noise_like({"centres": told}, sigma * 2 / smallest, rng)["centres"]
+
+    patch.setattr(suture.methods.feddep.method, "noisy", noisy)
+
+
+def feddep(**values: Any) -> Method[Any, Any]:
+    small: dict[str, Any] = {"d_z": 8, "clusters": 6, "pretrain_epochs": 2, "model": NETWORK}
+    return METHODS["feddep"](**{**small, **values})
+
+
 EDGES = ModelSettings(kind="gap", hidden=8, gap_hops=2, gap_sigma=2.0)
 NODES = replace(EDGES, gap_level="node", gap_max_degree=3, gap_sigma=2.5)
 FAULTS: dict[str, tuple[Callable[[], Method[Any, Any]], Break]] = {
@@ -99,16 +169,30 @@ FAULTS: dict[str, tuple[Callable[[], Method[Any, Any]], Break]] = {
     "drawn too often": (lambda: averaged(training=DRAWN), drawn_too_often),
     "half the noise on sums": (lambda: averaged(EDGES, TrainingSettings()), halved_sums),
     "half the noise on nodes' sums": (lambda: averaged(NODES, replace(FULL, rounds=1)), halved_sums),
-    "all neighbours": (lambda: METHODS["feddep"](fanout=3), all_neighbours),
+    "all neighbours": (lambda: feddep(fanout=3, as_published=True), all_neighbours),
+    "more edges drawn": (feddep, drawn_more),
+    "edges drawn in each direction": (feddep, each_direction_by_itself),
+    "edges that were not drawn embedded": (feddep, embedded_with_all_edges),
+    "half the noise on means": (lambda: feddep(prototype_sigma=1.0), halved_means),
+    "means of larger groups": (lambda: feddep(prototype_sigma=1.0), sensitivity_of_larger_groups),
+    "means of single nodes": (lambda: feddep(prototype_sigma=1.0), small_groups_told),
+    "the same mean with other noise": (lambda: feddep(prototype_sigma=1.0), copies_with_noise_of_their_own),
 }
+
+
+def on_feddep(name: str) -> bool:
+    """Audits of FedDEP take parts of a second."""
+    return any(word in name for word in ("neighbours", "edges", "mean"))
 
 
 def with_enough(name: str) -> int:
     """Sums and draws cost little; where few examples are drawn, a canary says less in a step."""
-    return 1500 if "sums" in name or "neighbours" in name else 500 if "drawn" in name else CANARIES
+    if "sums" in name or on_feddep(name):
+        return 1500
+    return 500 if "drawn" in name else CANARIES
 
 
-@pytest.mark.parametrize("name", ["half the noise", "half the noise on sums", "all neighbours"])
+@pytest.mark.parametrize("name", ["half the noise", "half the noise on sums", *(name for name in FAULTS if on_feddep(name))])
 def test_true_accounts_stand_and_faults_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, fault = FAULTS[name]
     for one in audited(make(), canaries=with_enough(name)):
