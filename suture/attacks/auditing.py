@@ -184,7 +184,7 @@ def audited_edges(method: FedDep, used: DrawnEdges, graph: GraphBatch, task: Tas
     heard = edge_canaries(method, graph, task, effort.canaries, effort.seed)
     found = rates(heard, 0.5, 1 - CONFIDENCE)
     shown, put_in = int(heard.score[heard.included].sum()), int(heard.included.sum())
-    ran = f"one draw of {100 * used.share:.3g} % of the edges: {shown} of {put_in} canaries showed"
+    ran = f"{100 * used.share:.3g} % of edges drawn: {shown} of {put_in} showed"
     told = (graph.ids[0], "NFDP", "one edge, in both directions", effort.canaries, used.share)
     return Audited(*told, 0.0, {"test": needed_epsilon(found, used.share)}, ran, max(0.0, found.beta - found.alpha))
 

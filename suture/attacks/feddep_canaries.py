@@ -42,7 +42,7 @@ def edge_canaries(method: FedDep, graph: GraphBatch, task: Task, canaries: int, 
         pairs=_with_pairs(graph.pairs, there),
     )
     fresh = Clients(larger, Nothing(larger.ids), Streams.of(task.seed, larger.ids, "init"), task)
-    clients = replace(fresh, state=method.init_clients(fresh), rng=Streams.of(task.seed, larger.ids, "ask", 1), round=1)
+    clients = Clients(larger, method.init_clients(fresh), Streams.of(task.seed, larger.ids, "ask", 1), task, 1)
     rows = method.embeddings(clients)
     shown = (rows[first] - rows[first + 2]).abs().amax(1) > DIFFERENT
     for trained_on in (method.seen(clients, training=True), _as_it_was(method, clients)):
@@ -87,7 +87,7 @@ def mean_canaries(method: FedDep, canaries: int, seed: int) -> Heard:
     cluster = torch.full((canaries, size), min(1, places - 1))
     cluster[:, 0] = 0
     centres = torch.zeros(canaries, places, width)
-    for place in cluster.unique().tolist():
+    for place in set(cluster[0].tolist()):
         centres[:, place] = rows[:, cluster[0] == place].mean(1)
     names = [f"canary-{k}" for k in range(canaries)]
     segments = Segments(torch.arange(canaries + 1) * size)

@@ -150,10 +150,7 @@ def audit_table(audits: Sequence[Mapping[str, Any]]) -> RenderableType:
     table.columns[-1].justify = "left"
     for one in audits:
         each = [_number(one["bounds"][name]) if name in one["bounds"] else NOTHING for name in names]
-        # An audit of an earlier version has no such bound.
-        least = one.get("least_delta")
-        ran = one["run"] if least is None else f"{one['run']}; delta at least {least:.3g}, at most {one['delta']:.3g}"
-        shown = (one["client"], one["mechanism"], _number(one["lower"]), _number(one["upper"]), *each, ran)
+        shown = (one["client"], one["mechanism"], _number(one["lower"]), _number(one["upper"]), *each, one["run"])
         table.add_row(*shown)
     wrong = [one for one in audits if not one["holds"]]
     verdict = (
@@ -161,7 +158,13 @@ def audit_table(audits: Sequence[Mapping[str, Any]]) -> RenderableType:
         if wrong
         else "No account is refuted: what canaries showed is below what was promised."
     )
-    return Group(titled("Audited epsilon, by canaries, 95 % sure", table), Text(verdict))
+    # An audit that an earlier version wrote down has no bound on delta.
+    deltas = [
+        Text(f"{one['mechanism']}: delta is at least {one['least_delta']:.3g}, promised is {one['delta']:.3g} at most.")
+        for one in audits
+        if one.get("least_delta") is not None
+    ]
+    return Group(titled("Audited epsilon, by canaries, 95 % sure", table), *deltas, Text(verdict))
 
 
 def _by_degree(guarantees: list[Guarantee]) -> RenderableType:

@@ -155,7 +155,7 @@ def copies_with_noise_of_their_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def feddep(**values: Any) -> Method[Any, Any]:
-    small: dict[str, Any] = {"d_z": 8, "clusters": 6, "pretrain_epochs": 2, "model": NETWORK}
+    small: dict[str, Any] = {"d_z": 8, "clusters": 6, "pretrain_epochs": 1, "model": NETWORK}
     return METHODS["feddep"](**{**small, **values})
 
 
@@ -180,19 +180,30 @@ FAULTS: dict[str, tuple[Callable[[], Method[Any, Any]], Break]] = {
 }
 
 
+QUICK = (
+    "half the noise",
+    "half the noise on sums",
+    "all neighbours",
+    "more edges drawn",
+    "edges that were not drawn embedded",
+    "half the noise on means",
+    "the same mean with other noise",
+)
+
+
 def on_feddep(name: str) -> bool:
-    """Audits of FedDEP take parts of a second."""
+    """Audits of what FedDEP does by itself cost little."""
     return any(word in name for word in ("neighbours", "edges", "mean"))
 
 
 def with_enough(name: str) -> int:
-    """Sums and draws cost little; where few examples are drawn, a canary says less in a step."""
+    """Sums, means and draws cost little; where few examples are drawn, a canary says less in a step."""
     if "sums" in name or on_feddep(name):
-        return 1500
+        return 1000 if on_feddep(name) else 1500
     return 500 if "drawn" in name else CANARIES
 
 
-@pytest.mark.parametrize("name", ["half the noise", "half the noise on sums", *(name for name in FAULTS if on_feddep(name))])
+@pytest.mark.parametrize("name", QUICK)
 def test_true_accounts_stand_and_faults_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, fault = FAULTS[name]
     for one in audited(make(), canaries=with_enough(name)):
@@ -229,6 +240,15 @@ def test_canaries_stand_in_weights_of_their_own_and_are_no_other_nodes_neighbour
     larger = enlarged(graph, None, 7, role=1)
     assert torch.equal(larger.edge_index, graph.edge_index) and larger.num_nodes == graph.num_nodes + 7
     assert float(larger.x.dense()[-7:].abs().sum()) == 0 and torch.equal(larger.x.dense()[:-7], graph.x.dense())
+
+
+def test_of_a_draw_is_told_how_large_delta_is_at_least(capsys: pytest.CaptureFixture[str]) -> None:
+    """With as many that showed as were drawn by chance, Clopper-Pearson's limit lies below the share, and near to it."""
+    (one,) = audited(feddep(edge_share=0.3), canaries=4000)
+    assert one.least_delta is not None and 0.25 < one.least_delta < 0.3 == one.delta
+    asked = ["audit", "--method", "feddep", "--dataset", "csbm:nodes=150,features=20,degree=4", "--clients", "2"]
+    assert main([*asked, "--set", "pretrain_epochs=1", "--canaries", "500"]) == 0
+    assert "NFDP: delta is at least 0.4" in (said := capsys.readouterr().out) and "promised is 0.5 at most" in said
 
 
 def test_what_promises_nothing_cannot_be_audited() -> None:
