@@ -247,7 +247,7 @@ def test_of_a_draw_is_told_how_large_delta_is_at_least(capsys: pytest.CaptureFix
     (one,) = audited(feddep(edge_share=0.3), canaries=4000)
     assert one.least_delta is not None and 0.25 < one.least_delta < 0.3 == one.delta
     asked = ["audit", "--method", "feddep", "--dataset", "csbm:nodes=150,features=20,degree=4", "--clients", "2"]
-    assert main([*asked, "--set", "pretrain_epochs=1", "--canaries", "500"]) == 0
+    assert main([*asked, "--set", "feddep.pretrain_epochs=1", "--canaries", "500"]) == 0
     assert "NFDP: delta is at least 0.4" in (said := capsys.readouterr().out) and "promised is 0.5 at most" in said
 
 
