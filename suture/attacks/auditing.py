@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from suture.attacks.canaries import GradientCanaries, draw_canaries, enlarged, sum_canaries
+from suture.attacks.feddep_canaries import edge_canaries, mean_canaries
 from suture.core.message import Nothing
 from suture.core.streams import Streams
 from suture.core.tree import Tree
@@ -23,10 +24,11 @@ from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task
 from suture.methods.averaging import Averaging
+from suture.methods.feddep import FedDep
 from suture.privacy.accountant import SLACK, dp_sgd_epsilon, facts_of, one_draw
-from suture.privacy.audited import Audited, Heard, Shape, lower_bounds
+from suture.privacy.audited import CONFIDENCE, Audited, Heard, Shape, lower_bounds, needed_epsilon, rates
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.privacy.mechanisms import NoisyGradients, NoisySums, SampledNeighbours
+from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisySums, SampledNeighbours
 from suture.training.batches import Batch, expected_batch
 from suture.training.local import sum_terms, train_locally
 from suture.training.optimisers import fresh_moments
@@ -61,6 +63,10 @@ def audit(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effor
             yield audited_sums(method, used, graph, task, effort)
         elif isinstance(used, SampledNeighbours) and used.fanouts:
             yield audited_draw(used, graph, effort)
+        elif isinstance(used, DrawnEdges):
+            yield audited_edges(_feddep(method), used, graph, task, effort)
+        elif isinstance(used, NoisyMeans):
+            yield audited_means(_feddep(method), used, graph, effort)
 
 
 # DP-SGD
@@ -159,6 +165,42 @@ def audited_draw(used: SampledNeighbours, graph: GraphBatch, effort: Effort) -> 
     ran = f"one draw of {fanout} of {degree} neighbours"
     told = (graph.ids[0], "NFDP", "one edge in a node's list of neighbours", effort.canaries, promised.delta)
     return Audited(*told, promised.epsilon, bounds, ran)
+
+
+# FedDEP's own
+
+
+def _feddep(method: Method[Any, Any]) -> FedDep:
+    if not isinstance(method, FedDep):
+        raise ConfigError(f"{method.name} draws edges or tells means in a way of its own, which cannot be audited")
+    return method
+
+
+def audited_edges(method: FedDep, used: DrawnEdges, graph: GraphBatch, task: Task, effort: Effort) -> Audited:
+    """Edges drawn once, which is a promise of delta alone: how often does an edge show that is there?
+
+    (0, delta) is refuted where edges that are there show more often, by more than delta, than those that are not.
+    """
+    heard = edge_canaries(method, graph, task, effort.canaries, effort.seed)
+    found = rates(heard, 0.5, 1 - CONFIDENCE)
+    shown, put_in = int(heard.score[heard.included].sum()), int(heard.included.sum())
+    ran = f"{100 * used.share:.3g} % of edges drawn: {shown} of {put_in} showed"
+    told = (graph.ids[0], "NFDP", "one edge, in both directions", effort.canaries, used.share)
+    return Audited(*told, 0.0, {"test": needed_epsilon(found, used.share)}, ran, max(0.0, found.beta - found.alpha))
+
+
+def audited_means(method: FedDep, used: NoisyMeans, graph: GraphBatch, effort: Effort) -> Audited:
+    """Means of groups with noise, told once."""
+    heard = mean_canaries(method, effort.canaries, effort.seed)
+
+    def epsilon_of(noise: float) -> float:
+        return gaussian_epsilon(composed_mu(noise, 1), effort.delta)
+
+    bounds = lower_bounds(heard, effort.delta, Shape(1.0, 1), epsilon_of)
+    ran = f"one telling of means of {method.smallest} nodes with noise {used.sigma:g}"
+    hides = "one node's part of a mean, given the network and the groups"
+    told = (graph.ids[0], "Gaussian means", hides, effort.canaries, effort.delta)
+    return Audited(*told, epsilon_of(used.sigma), bounds, ran)
 
 
 def client_graph(graph: GraphBatch, client: str | None) -> GraphBatch:

@@ -51,8 +51,8 @@ def audit(
 ) -> None:
     """Check by canaries that a guarantee holds: a lower bound on epsilon beside the account's upper one.
 
-    Runs the real code of every mechanism (DP-SGD, noise on sums, sampled neighbours) on a client's data with canaries in it,
-    and ends with code 1 if a lower bound lies above its upper one: then the code hides less than it promises.
+    Runs the real code of every mechanism (DP-SGD, noise on sums or means, drawn neighbours or edges) on a client's data
+    with canaries in it, and ends with code 1 if a lower bound lies above its upper one: it hides less than it promises.
     """
     from suture.attacks.auditing import Effort
     from suture.commands import auditing, request

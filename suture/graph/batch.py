@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.core.kernels import Segments, SparseMatrix, pointers, segments_of
+from suture.core.streams import Secret
 from suture.graph import edges
 from suture.graph.features import Features as Features
 from suture.graph.features import feature_matrix as feature_matrix
@@ -89,8 +90,8 @@ class GraphBatch:
     """What `y` means."""
     public: bool = False
     """Drawn from the run's public seed: its edges are nobody's secret."""
-    secret: bytes | None = None
-    """A real owner's own key, from which noise on its edges is drawn; None: the noise follows from the run's seed."""
+    secret: Secret | None = None
+    """Where a real owner's noise on its edges is drawn from; None: it follows from the run's seed."""
 
     def __post_init__(self) -> None:
         weights = None if self.edge_weight is None else tuple(self.edge_weight.shape)

@@ -14,13 +14,14 @@ How much one row can change (Delta, L2, for one hop; rows have length one):
 - edge level: an edge that goes both ways stands in two sums: sqrt(2). Edges all count alike, whatever they weigh.
 - node level: a node stands in at most D sums (`max_degree`): sqrt(D). Whom it tells is chosen from its own list alone, by
   numbers that belong to the two ends and to nothing else, so that it changes nobody else's choice. Two graphs are neighbours
-  where one node has other features, another label and tells others or nobody; that others have it in *their* lists is hidden
-  edge by edge only.
+  where in one of them a node tells nobody and is not trained on (add or remove, as DP-SGD counts; replacing it is twice
+  that); that others have it in *their* lists is hidden edge by edge only.
 
 The noise is a pure function of the run's seed, the client and the graph it hides. So a resumed run, a test and a prediction
 on the same graph meet the same noise, which tells nothing new; on a graph that differs by one edge it is independent:
 two sums with the same noise could be subtracted from one another. A run's seed is public, so at a real owner the noise is a
-function of the owner's own key (`GraphBatch.secret`) in its place.
+function of the owner's own key (`GraphBatch.secret`) too, and of all settings that sums depend on. It is discrete, on sums
+of whole numbers (`suture.privacy.mechanisms`), as that of DP-SGD is.
 
 Legend: K clients, N nodes, W width of encoded rows, J hops.
 """
@@ -38,7 +39,7 @@ from suture.core.streams import Streams
 from suture.graph import edges
 from suture.graph.batch import GraphBatch
 from suture.nn.encoders import classified, projected, row_normalised
-from suture.privacy.mechanisms import noise_rows, secret_rows
+from suture.privacy.mechanisms import noise_rows, secret_sums
 from suture.settings import ModelSettings
 
 
@@ -82,20 +83,22 @@ def noised_sums(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: 
     listed, row = heard(graph, settings, seed), encoded(graph, settings, outputs, seed)
     names = [] if graph.public or settings.gap_sigma == 0 else _named_by_content(graph)
     for hop in range(1, settings.gap_hops + 1):
-        total = listed.times(row)
-        if names:
-            total = total + _noise(graph, settings, seed, names, hop, row.shape[1])
+        if names and graph.secret is not None:
+            own = graph.secret.fork("noise on sums", seed, *names, *_shaped_by(settings, outputs), hop)
+            total = secret_sums(listed, row, settings.gap_sigma, own)
+        else:
+            total = listed.times(row)
+            if names:
+                rng = Streams.of(seed, names, "noise on sums", device=graph.device).fork("hop", hop)
+                total = total + noise_rows(graph.segments.ptr, row.shape[1], settings.gap_sigma, rng)
         yield row, total
         row = row_normalised(total)
 
 
-def _noise(graph: GraphBatch, settings: ModelSettings, seed: int, names: list[str], hop: int, width: int) -> Tensor:
-    """The noise of one hop, [N, W]: from the owner's key if it has one, else from the run's seed."""
-    ptr, deviation = graph.segments.ptr, settings.gap_sigma
-    if graph.secret is not None:
-        return secret_rows(ptr, width, deviation, "\x1f".join([graph.secret.hex(), str(seed), *names, str(hop)]).encode())
-    rng = Streams.of(seed, names, "noise on sums", device=graph.device)
-    return noise_rows(ptr, width, deviation, rng.fork("hop", hop))
+def _shaped_by(settings: ModelSettings, outputs: int) -> tuple[int | str, ...]:
+    """What else sums depend on. The same noise in another size, or on other sums, could be subtracted."""
+    level, deviation = settings.gap_level, float(settings.gap_sigma).hex()
+    return level, deviation, settings.gap_hops, settings.gap_max_degree, width_of(settings, outputs), outputs
 
 
 def noised_hops(graph: GraphBatch, settings: ModelSettings, outputs: int, seed: int) -> Tensor:

@@ -348,10 +348,10 @@ def _drawing_guarantee(used: DrawnEdges, client: ClientFacts) -> Guarantee:
 
 
 def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
-    renyi, numerical = dp_sgd_epsilon([(used.sigma, 1.0, times.get(used.step, 0))], delta)
-    best = Bound(renyi if numerical is None else min(renyi, numerical), delta)
+    told = times.get(used.step, 0)
+    exact = Bound(gaussian_epsilon(composed_mu(used.sigma, told), delta), delta)
     hides = "one node's part of a mean, given the network and the groups"
-    return Guarantee(client.client, "Gaussian means", hides, best, {"RDP": Bound(renyi, delta)})
+    return Guarantee(client.client, "Gaussian means", hides, exact, {"exact": exact})
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

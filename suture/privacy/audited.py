@@ -173,6 +173,11 @@ def threshold_bound(heard: Heard, delta: float, doubt: float) -> float:
     middle = heard.score.numel() // 2
     chosen = _best_threshold(heard.score[:middle], heard.included[:middle])
     found = rates(Heard(heard.score[middle:], heard.included[middle:]), chosen, doubt)
+    return needed_epsilon(found, delta)
+
+
+def needed_epsilon(found: Rates, delta: float) -> float:
+    """The least epsilon with which a mechanism of this delta could have these rates."""
     pairs = ((found.beta, found.alpha), (1 - found.alpha, 1 - found.beta))
     return max(0.0, *(math.log((more - delta) / less) if more > delta else 0.0 for more, less in pairs))
 
@@ -200,6 +205,8 @@ class Audited:
     bounds: Mapping[str, float]
     run: str
     """What was run, in words."""
+    least_delta: float | None = None
+    """Where delta is all that is promised: how large it is at least."""
 
     @property
     def lower(self) -> float:

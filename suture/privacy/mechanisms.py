@@ -27,16 +27,14 @@ length it may then have: the account of sigma holds as it stands.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from suture.core.kernels import Segments
+from suture.core.kernels import Segments, SparseMatrix
 from suture.core.streams import Secret, Streams
 from suture.core.tree import Tree, column
 from suture.errors import ConfigError
@@ -102,6 +100,15 @@ class NoisySums:
         """Noise as a multiple of the sensitivity, as accountants want it."""
         return self.sigma / self.sensitivity
 
+    @property
+    def edge_multiplier(self) -> float:
+        """The same for one edge in both directions.
+
+        At node level it may take another's place in the lists of both its ends: two sums gain a row of length one, and two
+        lose one, or the same one loses both, which is 1 + 1 + 4 at most.
+        """
+        return self.sigma / math.sqrt(6 if self.most else 2)
+
 
 @dataclass(frozen=True)
 class DrawnEdges:
@@ -157,14 +164,18 @@ def noise_rows(ptr: Tensor, width: int, deviation: float, rng: Streams) -> Tenso
     return rng.fork("noise").normal(ptr, width).mul_(deviation)
 
 
-def secret_rows(ptr: Tensor, width: int, deviation: float, key: bytes) -> Tensor:
-    """The same from a key that nobody else has, by SHAKE-256, in the place of streams whose seed is public."""
-    rows = int(ptr[-1])
-    words = np.frombuffer(hashlib.shake_256(key).digest(8 * rows * width), dtype=np.int64).reshape(rows, width)
-    # 53 bits, half a step away from 0 and 1, where the inverse error function is infinite.
-    uniform = torch.from_numpy((words >> 11) & ((1 << 53) - 1)).double().add_(0.5).mul_(2.0**-53)
-    normal: Tensor = torch.special.ndtri(uniform.clamp_max_(1 - 2.0**-53))
-    return normal.mul_(deviation).float().to(ptr.device)
+def secret_sums(listed: SparseMatrix, rows_NW: Tensor, deviation: float, secret: Secret) -> Tensor:
+    """Sums of rows, of length one at most, with noise on them that nobody else can draw, [N, W].
+
+    As in lines 2' and 3': rows are rounded to a grid, summed as whole numbers, and the noise is the discrete Gaussian. What
+    rounding adds to a row's length is paid for by as much more noise. A row that is not finite counts as none.
+    """
+    grid, digits = grid_for(deviation, 1.0, rows_NW.shape[1], "model.gap_sigma")
+    whole = (rows_NW.double() / grid).round_()
+    whole = torch.where(torch.isfinite(whole).all(1, keepdim=True), whole, 0.0)
+    total = replace(listed, val=listed.val.double()).times(whole).to(torch.int64)
+    noise = discrete_gaussian(secret, total.numel(), digits).to(total.device)
+    return (total + noise.view_as(total)).double().mul_(grid).to(rows_NW.dtype)
 
 
 def private_gradient(
@@ -187,7 +198,7 @@ def private_gradient(
     return {name: (value + noise[name]).mul_(column(share_K, value)) for name, value in total.items()}
 
 
-def grid_for(sigma: float, clip: float, numbers: int) -> tuple[float, int]:
+def grid_for(sigma: float, clip: float, numbers: int, setting: str = "training.dp_sigma") -> tuple[float, int]:
     """(h, digits of the noise) for gradients of so many numbers, as fine as rounding needs to cost next to nothing.
 
     h solves s h = sigma (C (1 + 2^-20) + h sqrt(P) / 2); the inner bracket is what clipping in float32 may be wrong by.
@@ -199,7 +210,7 @@ def grid_for(sigma: float, clip: float, numbers: int) -> tuple[float, int]:
         deviation = deviation_of(digits)
         if lengthened <= deviation / 1024 and sigma >= LEAST_SIGMA:
             return sigma * clip * (1 + 2.0**-20) / (deviation - lengthened), digits
-    raise ConfigError(f"training.dp_sigma={sigma:g} is beyond what can be drawn securely; choose one from 1e-3 to 1e3")
+    raise ConfigError(f"{setting}={sigma:g} is beyond what can be drawn securely; choose one from 1e-3 to 1e3")
 
 
 def _in_whole_numbers(

@@ -158,7 +158,13 @@ def audit_table(audits: Sequence[Mapping[str, Any]]) -> RenderableType:
         if wrong
         else "No account is refuted: what canaries showed is below what was promised."
     )
-    return Group(titled("Audited epsilon, by canaries, 95 % sure", table), Text(verdict))
+    # An audit that an earlier version wrote down has no bound on delta.
+    deltas = [
+        Text(f"{one['mechanism']}: delta is at least {one['least_delta']:.3g}, promised is {one['delta']:.3g} at most.")
+        for one in audits
+        if one.get("least_delta") is not None
+    ]
+    return Group(titled("Audited epsilon, by canaries, 95 % sure", table), *deltas, Text(verdict))
 
 
 def _by_degree(guarantees: list[Guarantee]) -> RenderableType:

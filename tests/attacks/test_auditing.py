@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 import suture.attacks.canaries
+import suture.methods.feddep.method
+import suture.methods.feddep.prototypes
 import suture.nn.aggregates
 import suture.privacy.mechanisms
 import suture.training.batches
@@ -23,8 +25,10 @@ from suture.core.kernels import Segments
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.errors import ConfigError
-from suture.method import Method
+from suture.graph.batch import GraphBatch
+from suture.method import Clients, Method
 from suture.methods import METHODS
+from suture.methods.feddep import FedDep
 from suture.privacy.accountant import dp_sgd_epsilon
 from suture.privacy.audited import Audited
 from suture.settings import ModelSettings, TrainingSettings
@@ -89,6 +93,72 @@ def all_neighbours(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def drawn_more(patch: pytest.MonkeyPatch) -> None:
+    draw = suture.methods.feddep.method.drawn_graph
+    patch.setattr(suture.methods.feddep.method, "drawn_graph", lambda graph, share, rng: draw(graph, share + 0.15, rng))
+
+
+def each_direction_by_itself(patch: pytest.MonkeyPatch) -> None:
+    def apart(rng: Streams, client: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        where, place = client.sort(stable=True)
+        lengths = torch.bincount(where, minlength=rng.keys.numel())
+        drawn = rng.uniform(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])).squeeze(1)
+        return torch.empty_like(drawn).index_copy(0, place, drawn)
+
+    patch.setattr(Streams, "of_pairs", apart)
+
+
+def embedded_with_all_edges(patch: pytest.MonkeyPatch) -> None:
+    real = suture.methods.feddep.method.trained_embeddings
+    whole: list[GraphBatch] = []
+    embeddings = FedDep.embeddings
+
+    def remembering(self: FedDep, clients: Clients[Any]) -> Tensor:
+        whole[:] = [clients.graph]
+        return embeddings(self, clients)
+
+    patch.setattr(FedDep, "embeddings", remembering)
+    patch.setattr(
+        suture.methods.feddep.method,
+        "trained_embeddings",
+        lambda network, initial, graph, settings, rng: real(network, initial, whole[0], settings, rng),
+    )
+
+
+def halved_means(patch: pytest.MonkeyPatch) -> None:
+    noise = suture.methods.feddep.prototypes.noise_like
+    patch.setattr(
+        suture.methods.feddep.prototypes, "noise_like", lambda tree, deviation, rng: noise(tree, deviation / 2, rng)
+    )
+
+
+def sensitivity_of_larger_groups(patch: pytest.MonkeyPatch) -> None:
+    add = suture.methods.feddep.method.noisy
+
+    def noisy(told: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
+        return add(told, cluster, segments, smallest, sigma / 2, rng)
+
+    patch.setattr(suture.methods.feddep.method, "noisy", noisy)
+
+
+def small_groups_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        suture.methods.feddep.method, "without_small", lambda z, centres, cluster, segments, smallest: (centres, cluster)
+    )
+
+
+def copies_with_noise_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    def noisy(told: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
+        return told + suture.privacy.mechanisms.noise_like({"centres": told}, sigma * 2 / smallest, rng)["centres"]
+
+    patch.setattr(suture.methods.feddep.method, "noisy", noisy)
+
+
+def feddep(**values: Any) -> Method[Any, Any]:
+    small: dict[str, Any] = {"d_z": 8, "clusters": 6, "pretrain_epochs": 1, "model": NETWORK}
+    return METHODS["feddep"](**{**small, **values})
+
+
 EDGES = ModelSettings(kind="gap", hidden=8, gap_hops=2, gap_sigma=2.0)
 NODES = replace(EDGES, gap_level="node", gap_max_degree=3, gap_sigma=2.5)
 FAULTS: dict[str, tuple[Callable[[], Method[Any, Any]], Break]] = {
@@ -99,16 +169,41 @@ FAULTS: dict[str, tuple[Callable[[], Method[Any, Any]], Break]] = {
     "drawn too often": (lambda: averaged(training=DRAWN), drawn_too_often),
     "half the noise on sums": (lambda: averaged(EDGES, TrainingSettings()), halved_sums),
     "half the noise on nodes' sums": (lambda: averaged(NODES, replace(FULL, rounds=1)), halved_sums),
-    "all neighbours": (lambda: METHODS["feddep"](fanout=3), all_neighbours),
+    "all neighbours": (lambda: feddep(fanout=3, as_published=True), all_neighbours),
+    "more edges drawn": (feddep, drawn_more),
+    "edges drawn in each direction": (feddep, each_direction_by_itself),
+    "edges that were not drawn embedded": (feddep, embedded_with_all_edges),
+    "half the noise on means": (lambda: feddep(prototype_sigma=1.0), halved_means),
+    "means of larger groups": (lambda: feddep(prototype_sigma=1.0), sensitivity_of_larger_groups),
+    "means of single nodes": (lambda: feddep(prototype_sigma=1.0), small_groups_told),
+    "the same mean with other noise": (lambda: feddep(prototype_sigma=1.0), copies_with_noise_of_their_own),
 }
 
 
+QUICK = (
+    "half the noise",
+    "half the noise on sums",
+    "all neighbours",
+    "more edges drawn",
+    "edges that were not drawn embedded",
+    "half the noise on means",
+    "the same mean with other noise",
+)
+
+
+def on_feddep(name: str) -> bool:
+    """Audits of what FedDEP does by itself cost little."""
+    return any(word in name for word in ("neighbours", "edges", "mean"))
+
+
 def with_enough(name: str) -> int:
-    """Sums and draws cost little; where few examples are drawn, a canary says less in a step."""
-    return 1500 if "sums" in name or "neighbours" in name else 500 if "drawn" in name else CANARIES
+    """Sums, means and draws cost little; where few examples are drawn, a canary says less in a step."""
+    if "sums" in name or on_feddep(name):
+        return 1000 if on_feddep(name) else 1500
+    return 500 if "drawn" in name else CANARIES
 
 
-@pytest.mark.parametrize("name", ["half the noise", "half the noise on sums", "all neighbours"])
+@pytest.mark.parametrize("name", QUICK)
 def test_true_accounts_stand_and_faults_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, fault = FAULTS[name]
     for one in audited(make(), canaries=with_enough(name)):
@@ -145,6 +240,15 @@ def test_canaries_stand_in_weights_of_their_own_and_are_no_other_nodes_neighbour
     larger = enlarged(graph, None, 7, role=1)
     assert torch.equal(larger.edge_index, graph.edge_index) and larger.num_nodes == graph.num_nodes + 7
     assert float(larger.x.dense()[-7:].abs().sum()) == 0 and torch.equal(larger.x.dense()[:-7], graph.x.dense())
+
+
+def test_of_a_draw_is_told_how_large_delta_is_at_least(capsys: pytest.CaptureFixture[str]) -> None:
+    """With as many that showed as were drawn by chance, Clopper-Pearson's limit lies below the share, and near to it."""
+    (one,) = audited(feddep(edge_share=0.3), canaries=4000)
+    assert one.least_delta is not None and 0.25 < one.least_delta < 0.3 == one.delta
+    asked = ["audit", "--method", "feddep", "--dataset", "csbm:nodes=150,features=20,degree=4", "--clients", "2"]
+    assert main([*asked, "--set", "feddep.pretrain_epochs=1", "--canaries", "500"]) == 0
+    assert "NFDP: delta is at least 0.4" in (said := capsys.readouterr().out) and "promised is 0.5 at most" in said
 
 
 def test_what_promises_nothing_cannot_be_audited() -> None:

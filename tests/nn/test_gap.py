@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,14 +20,16 @@ from suture.cli import main
 from suture.core.kernels import Segments
 from suture.core.streams import Streams
 from suture.errors import ConfigError
+from suture.graph import edges
 from suture.graph.batch import Features, GraphBatch, View, feature_matrix
 from suture.graph.cut import load_manifest
 from suture.method import Method
 from suture.methods import METHODS
-from suture.nn.aggregates import bounded, encoded, heard, noised_hops
+from suture.nn.aggregates import bounded, encoded, heard, noised_hops, noised_sums
 from suture.nn.backbones import Gap, make_backbone
 from suture.nn.encoders import RIDGE, classified, projected
-from suture.privacy.mechanisms import noise_rows, secret_rows
+from suture.privacy.keystream import Keystream
+from suture.privacy.mechanisms import NoisySums, grid_for, noise_rows, secret_sums
 from suture.runs.plan import plan
 from suture.settings import ModelSettings
 from suture.testing import properties
@@ -180,13 +183,59 @@ def test_the_same_graph_meets_the_same_noise_and_another_graph_another() -> None
 
 def test_an_owners_key_takes_the_place_of_the_public_seed() -> None:
     settings, graph = replace(QUIET, gap_sigma=1.0, gap_hops=1), world().select([world().ids[0]])
-    own, others = (replace(graph, secret=bytes([k]) * 32) for k in (1, 2))
+    own, others = (replace(graph, secret=Keystream(bytes([k]) * 32)) for k in (1, 2))
     assert torch.equal(hops_of(own, settings), hops_of(own, settings))
     assert not torch.allclose(hops_of(own, settings), hops_of(others, settings))
     assert not torch.allclose(hops_of(own, settings), hops_of(graph, settings))
-    noise = secret_rows(torch.tensor([0, 40_000]), 2, 3.0, b"key")
+
+
+def noise_at_owner(graph: GraphBatch, settings: ModelSettings, outputs: int = 3) -> torch.Tensor:
+    """Of the first hop, with the first rows that were summed."""
+    listed = heard(graph, settings, 0)
+    row, total = next(noised_sums(graph, settings, outputs, 0))
+    return total.double() - listed.times(row).double()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"gap_sigma": 2.0}, {"gap_hops": 1}, {"gap_level": "node"}, {"gap_level": "node", "gap_max_degree": 4}],
+    ids=str,
+)
+def test_an_owners_noise_of_other_sums_cannot_be_subtracted(other: dict[str, Any]) -> None:
+    """The same numbers in another size are the same noise: 2 z(1) - z(2) would be the sums themselves."""
+    one = replace(QUIET, gap_sigma=1.0, hidden=3)
+    graph = replace(world().select([world().ids[0]]), secret=Keystream(bytes(32)))
+    pair = torch.stack([noise_at_owner(graph, replace(one, **values)).flatten() for values in ({}, other)])
+    assert torch.equal(noise_at_owner(graph, one).flatten(), pair[0])
+    assert abs(float(torch.corrcoef(pair)[0, 1])) < 5 / math.sqrt(pair.shape[1])
+
+
+def test_an_owners_sums_are_whole_numbers_of_a_grid_with_the_noise_that_is_accounted_for() -> None:
+    """A sum of rounded rows is exact, so that no low bit of it tells what was summed; the noise pays for the rounding."""
+    rows = torch.nn.functional.normalize(torch.randn(40_000, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    rows[7] = torch.nan
+    pairs = torch.randint(40_000, (2, 100_000), generator=torch.Generator().manual_seed(1))
+    listed = edges.adjacency(pairs, None, 40_000)
+    total = secret_sums(listed, rows, 3.0, Keystream(bytes(32)))
+    noise = (total.double() - listed.times(torch.nan_to_num(rows)).double()).flatten()
     assert (float(noise.mean()), float(noise.std())) == pytest.approx((0.0, 3.0), abs=0.05)
-    assert kstest(noise.flatten().numpy() / 3, "norm").pvalue > 1e-3
+    assert kstest(noise.numpy() / 3, "norm").pvalue > 1e-3
+    grid, _ = grid_for(3.0, 1.0, 3, "model.gap_sigma")
+    places = total.double() / grid
+    assert float((places - places.round()).abs().max()) <= 2.0**-24 * float(places.abs().max()) + 1e-6
+    with pytest.raises(ConfigError, match=r"model.gap_sigma=1e-09 is beyond"):
+        secret_sums(listed, rows, 1e-9, Keystream(bytes(32)))
+
+
+def test_an_edge_changes_sums_of_bounded_lists_by_no_more_than_it_is_charged_for() -> None:
+    """Every edge of a real client is taken away in both directions, and lists that were full take somebody else in."""
+    graph, settings = world(), replace(QUIET, gap_level="node", gap_max_degree=2)
+    x = encoded(graph, settings, 3, 0)
+    listed, largest = heard(graph, settings, 0).times(x), 0.0
+    for s, t in {tuple(sorted(pair)) for pair in graph.edge_index.T.tolist()}:
+        change = listed - heard(without(graph, [(s, t), (t, s)]), settings, 0).times(x)
+        largest = max(largest, float(torch.linalg.vector_norm(change)))
+    assert math.sqrt(2) < largest <= 1.0 / NoisySums(1, 1.0, 2).edge_multiplier + 1e-5
 
 
 def test_a_public_graph_gets_no_noise() -> None:

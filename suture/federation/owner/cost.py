@@ -11,7 +11,7 @@ from suture.core.storage import Json, damaged, read_json
 from suture.federation.wire.terms import Terms
 from suture.method import Method
 from suture.privacy.accountant import ClientFacts, history_of
-from suture.privacy.mechanisms import NoisyGradients
+from suture.privacy.mechanisms import NoisyGradients, NoisySums
 
 Noise = tuple[float, float, int]
 """(noise, share of the nodes in a step, steps), as `suture.privacy.accountant` composes them."""
@@ -24,26 +24,25 @@ class Cost:
     rounds: int
     """Iterations."""
     noise: tuple[Noise, ...] = ()
-    """DP-SGD."""
+    """DP-SGD, and at node level the sums of GAP."""
     tests: tuple[Noise, ...] = ()
     """Scores with noise."""
+    edges: tuple[Noise, ...] = ()
+    """Sums over neighbours with noise (GAP), as one edge sees them."""
 
     def as_json(self) -> dict[str, Json]:
         """For a line of the account."""
-        return {
-            "rounds": self.rounds,
-            "noise": [list(entry) for entry in self.noise],
-            "tests": [list(entry) for entry in self.tests],
-        }
+        kinds = {"noise": self.noise, "tests": self.tests, "edges": self.edges}
+        return {"rounds": self.rounds, **{name: [list(entry) for entry in kind] for name, kind in kinds.items()}}
 
     @staticmethod
     def from_json(content: Any) -> Cost:
         """As `as_json` wrote it; raises what anything else makes Python raise."""
-        noise, tests = (
+        noise, tests, edges = (
             tuple((float(sigma), float(share), int(steps)) for sigma, share, steps in content.get(name, ()))
-            for name in ("noise", "tests")
+            for name in ("noise", "tests", "edges")
         )
-        return Cost(int(content["rounds"]), noise, tests)
+        return Cost(int(content["rounds"]), noise, tests, edges)
 
     @staticmethod
     def read_spent(path: Path) -> dict[str, Cost]:
@@ -59,7 +58,12 @@ def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts, tests: S
     """As if every noisy step were asked as often as a run can ask it: an owner does not run it more often than that."""
     noisy = noisy_steps(method)
     times = terms.rounds * method.asks_per_iteration
-    return Cost(terms.rounds, tuple(history_of(noisy, facts, {one.step: times for one in noisy})), tuple(tests))
+    steps = history_of(noisy, facts, {one.step: times for one in noisy})
+    # Sums over neighbours are computed once, whatever is asked.
+    summed = [used for used in method.mechanisms() if isinstance(used, NoisySums)]
+    nodes = [(used.multiplier, 1.0, used.hops) for used in summed if used.most]
+    edges = [(used.edge_multiplier, 1.0, used.hops) for used in summed]
+    return Cost(terms.rounds, (*steps, *nodes), tuple(tests), tuple(edges))
 
 
 def noisy_steps(method: Method[Any, Any]) -> list[NoisyGradients]:

@@ -8,15 +8,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import secrets
 from pathlib import Path
 
-from suture.core.storage import disk_errors
+from suture.core.storage import damaged, disk_errors
 from suture.privacy.keystream import KEY_BYTES, Keystream
 
 KEY = "key.json"
+KEY_OF_SUMS = "sums.key"
+
+
+def key_of_sums(home: Path) -> bytes:
+    """The owner's one key of noise on sums over neighbours: it stays, as the sums of a graph do, and never leaves.
+
+    Of two processes that need it first, one writes it; a damaged key is not replaced, as other noise would be told for free.
+    """
+    path = home / KEY_OF_SUMS
+    with disk_errors("write", path):
+        if not path.exists():
+            part = home / f".{KEY_OF_SUMS}.{secrets.token_hex(4)}"
+            try:
+                _write_private(part, Keystream.fresh())
+                with contextlib.suppress(FileExistsError):
+                    os.link(part, path)
+            finally:
+                part.unlink(missing_ok=True)
+        key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise damaged(path)
+    return key
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """A new file that nobody else can read, on disk."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class StepKey:
@@ -35,11 +68,7 @@ class StepKey:
         part = self._path.with_suffix(".part")
         with disk_errors("write", self._path):
             part.unlink(missing_ok=True)
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                json.dump({"content": mark, "key": key.hex()}, file)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_private(part, json.dumps({"content": mark, "key": key.hex()}).encode())
             part.replace(self._path)
         return key
 

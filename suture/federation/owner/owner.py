@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from suture.core.storage import Json, make_folder, read_json, real_path, write_atomically, write_json
+from suture.core.storage import Json, make_folder, read_json, real_path, write_json
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
@@ -17,6 +16,7 @@ from suture.federation.owner.account import SPENT, Account
 from suture.federation.owner.cost import Cost, cost_of, noisy_steps
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
+from suture.federation.owner.keys import key_of_sums
 from suture.federation.owner.policy import Policy, load_policy
 from suture.federation.owner.run import Agreement
 from suture.federation.owner.secrecy import Secrecy
@@ -29,12 +29,12 @@ from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
 from suture.plugins import absolute
 from suture.privacy.accountant import facts_of
+from suture.privacy.keystream import Keystream
 from suture.privacy.mechanisms import NoisySums
 from suture.runs.card import DataCard
 from suture.runs.piece import OwnersPiece
 
 OWNER = "owner.json"
-KEY_OF_SUMS = "sums.key"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Owner:
             raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
         graph = piece.graph
         if any(isinstance(used, NoisySums) for used in method.mechanisms()):
-            graph = replace(graph, secret=self._key_of_sums())
+            graph = replace(graph, secret=Keystream(key_of_sums(self.home)))
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
         if terms.secure and not method.sums:
@@ -146,14 +146,6 @@ class Owner:
             secrecy=secrecy,
             noisy=frozenset(used.step for used in noisy_steps(method)),
         )
-
-    def _key_of_sums(self) -> bytes:
-        """Where noise on sums over neighbours comes from: it stays the same, as the sums of a graph do."""
-        path = self.home / KEY_OF_SUMS
-        if not path.exists():
-            write_atomically(path, secrets.token_bytes(32))
-            path.chmod(0o600)
-        return path.read_bytes()
 
     def _check_fit(self, terms: Terms) -> None:
         """Refuse terms that speak of other features or labels than this owner has."""

@@ -16,14 +16,16 @@ min_secure_members = 3                 # no sum of fewer owners is opened; with 
 secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
 secure_colluders = 0                   # owners that may side with the coordinator; more of them allow fewer to get lost
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
-[privacy]                              # if present, only runs with DP-SGD, within this budget for all of them together
-epsilon = 8.0
+[privacy]                              # if present, only runs that promise it, within this budget for all of them together
+epsilon = 8.0                          # for training nodes: only runs with DP-SGD
+edge_epsilon = 4.0                     # for edges: only runs that hear them by noised sums (model.kind=gap)
 delta = 1e-5
 evaluation_sigma = 20.0                # noise of evaluations = "noised", which then cost epsilon too
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,14 +47,18 @@ from suture.method import Method
 from suture.methods import DOOR, Methods
 from suture.privacy.accountant import TELLING, dp_sgd_epsilon
 from suture.privacy.disclosure import EVALUATION_STEP
+from suture.privacy.gdp import composed_mu, gaussian_epsilon
 from suture.settings import Count, Positive
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The (epsilon, delta) that all runs together may cost this owner's training nodes."""
+    """The (epsilon, delta) that all runs together may cost an owner's training nodes, or its edges, or each of both."""
 
-    epsilon: Positive
+    epsilon: Positive | None = None
+    """For a training node: DP-SGD, and the sums of GAP at node level."""
+    edge_epsilon: Positive | None = None
+    """For an edge, in both directions: the sums of GAP at either level."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     evaluation_sigma: Positive = 20.0
     """Noise on the counts of `evaluations = "noised"`; see `suture.federation.owner.scores`."""
@@ -96,7 +102,7 @@ class Policy:
     """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
     unless there is a privacy budget, as they leave without noise."""
     privacy: Budget | None = None
-    """Refuse runs without DP-SGD, and those with which all runs would cost more than this (epsilon, delta)."""
+    """Refuse runs that do not hide what it is for, and those with which all runs would cost more than this."""
 
     @property
     def scores(self) -> Evaluations:
@@ -139,8 +145,10 @@ class Policy:
                 f"{terms.rounds} more are asked",
                 Code.BUDGET,
             )
-        if self.privacy is not None:
-            self._check_privacy(self.privacy, cost, earlier)
+        if self.privacy is not None and self.privacy.epsilon is not None:
+            _check_nodes(self.privacy.epsilon, self.privacy.delta, cost, earlier)
+        if self.privacy is not None and self.privacy.edge_epsilon is not None:
+            _check_edges(self.privacy.edge_epsilon, self.privacy.delta, cost, earlier)
 
     def _check_statistics(self) -> None:
         needed = "this run needs them first (to standardise features, to weigh classes or edges, or to choose a metric)"
@@ -151,24 +159,6 @@ class Policy:
                 f"the policy has a privacy budget, statistics would leave without noise, and {needed}; "
                 "its owner can allow them with statistics = true",
                 Code.POLICY,
-            )
-
-    def _check_privacy(self, budget: Budget, cost: Cost, earlier: Sequence[Cost]) -> None:
-        if not cost.noise:
-            raise Refused(
-                "the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)", Code.POLICY
-            )
-        before = [entry for other in earlier for entry in (*other.noise, *other.tests)]
-        bounds = dp_sgd_epsilon([*before, *cost.noise, *cost.tests], budget.delta)
-        epsilon = min(bound for bound in bounds if bound is not None)
-        if not epsilon <= budget.epsilon:
-            steps = sum(entry[2] for entry in cost.noise)
-            others = f" with {sum(entry[2] for entry in cost.tests)} tests" if cost.tests else ""
-            others += f" with {len(earlier)} earlier runs" if before else ""
-            raise Refused(
-                f"the privacy budget is exceeded: {steps} steps with noise {cost.noise[0][0]:g}{others} cost epsilon "
-                f"{epsilon:.3g} at delta {budget.delta:g}, allowed is {budget.epsilon:g}",
-                Code.BUDGET,
             )
 
     def told(self, reply: Message) -> Message:
@@ -190,6 +180,43 @@ class Policy:
             )
 
 
+def _check_nodes(allowed: float, delta: float, cost: Cost, earlier: Sequence[Cost]) -> None:
+    if not cost.noise:
+        raise Refused("the policy has a privacy budget, and this run has no DP-SGD (training.dp_sigma is 0)", Code.POLICY)
+    before = [entry for other in earlier for entry in (*other.noise, *other.tests)]
+    bounds = dp_sgd_epsilon([*before, *cost.noise, *cost.tests], delta)
+    epsilon = min(bound for bound in bounds if bound is not None)
+    if not epsilon <= allowed:
+        steps = sum(entry[2] for entry in cost.noise)
+        others = f" with {sum(entry[2] for entry in cost.tests)} tests" if cost.tests else ""
+        others += f" with {len(earlier)} earlier runs" if before else ""
+        raise Refused(
+            f"the privacy budget is exceeded: {steps} steps with noise {cost.noise[0][0]:g}{others} cost epsilon "
+            f"{epsilon:.3g} at delta {delta:g}, allowed is {allowed:g}",
+            Code.BUDGET,
+        )
+
+
+def _check_edges(allowed: float, delta: float, cost: Cost, earlier: Sequence[Cost]) -> None:
+    if not cost.edges:
+        raise Refused(
+            "the policy has a privacy budget for edges, and this run hides none (that needs model.kind=gap and gap_sigma "
+            "above 0)",
+            Code.POLICY,
+        )
+    before = [entry for other in earlier for entry in other.edges]
+    mus = [composed_mu(noise, hops) for noise, _, hops in (*before, *cost.edges)]
+    epsilon = gaussian_epsilon(math.hypot(*mus), delta)
+    if not epsilon <= allowed:
+        hops = sum(entry[2] for entry in cost.edges)
+        others = f" with {len(earlier)} earlier runs" if before else ""
+        raise Refused(
+            f"the privacy budget for edges is exceeded: {hops} noised sums{others} cost epsilon {epsilon:.3g} at delta "
+            f"{delta:g}, allowed is {allowed:g}",
+            Code.BUDGET,
+        )
+
+
 def load_policy(path: Path, door: Methods = DOOR) -> Policy:
     """Read an owner's policy file; a mistake in it is said, not ignored."""
     with disk_errors("read", path):
@@ -202,10 +229,14 @@ def load_policy(path: Path, door: Methods = DOOR) -> Policy:
     policy = strict(Policy, content, "policy")
     if hint is not None:
         policy = Policy(**{**vars(policy), "privacy": strict(Budget, hint, "policy.privacy")})
-    if policy.scores == "noised" and (policy.privacy is None or policy.max_evaluations is None):
+    budget = policy.privacy
+    if budget is not None and budget.epsilon is None and budget.edge_epsilon is None:
+        raise ConfigError(f"the policy {path} has a [privacy] budget without a number: give epsilon, edge_epsilon or both")
+    counted = budget is not None and budget.epsilon is not None and policy.max_evaluations is not None
+    if policy.scores == "noised" and not counted:
         raise ConfigError(
             f'the policy {path} has evaluations = "noised", which are accounted for: it also needs max_evaluations and a '
-            "[privacy] budget"
+            "[privacy] budget with epsilon"
         )
     for name in policy.methods or ():
         door.by_name(name)

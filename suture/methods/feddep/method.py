@@ -57,7 +57,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from suture.core.kernels import pointers
+from suture.core.kernels import Segments, pointers
 from suture.core.message import Nothing, Record, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, prefixed
@@ -255,14 +255,21 @@ class FedDep(ModelAveraging[Server, Generating]):
         segments = clients.graph.segments
         z_ND = self.embeddings(clients)
         centres, cluster = kmeans(z_ND, segments, self.clusters, clients.rng.fork("k-means"))
-        told = centres
-        if not self.as_published:
-            centres, cluster = without_small(z_ND, centres, cluster, segments, self.smallest)
-            told = told_centres(centres, segments, self.smallest)
-            told = noisy(told, self.prototype_sigma * 2 / self.smallest, clients.rng.fork("prototypes"))
+        centres, cluster, told = self.groups(z_ND, centres, cluster, segments, clients.rng)
         ptr = torch.arange(len(clients.ids) + 1, device=centres.device) * self.clusters
         state = replace(clients.state, targets=Rows(centres.flatten(0, 1), ptr), target_of=Rows(cluster, segments.ptr))
         return state, Prototypes(clients.ids, told)
+
+    def groups(
+        self, z_ND: Tensor, centres: Tensor, cluster: Tensor, segments: Segments, rng: Streams
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Line 1, of k-means' clusters: (centres, cluster of each node, what is told of the centres)."""
+        if self.as_published:
+            return centres, cluster, centres
+        centres, cluster = without_small(z_ND, centres, cluster, segments, self.smallest)
+        told = told_centres(centres, segments, self.smallest)
+        told = noisy(told, cluster, segments, self.smallest, self.prototype_sigma, rng.fork("prototypes"))
+        return centres, cluster, told
 
     def embeddings(self, clients: Clients[Generating]) -> Tensor:
         """Line 1: z_v of every node, [N, D]."""

@@ -78,13 +78,20 @@ def told_centres(centres_KCD: Tensor, segments: Segments, smallest: int) -> Tens
     return centres_KCD * (segments.ptr.diff() >= smallest).view(-1, 1, 1)
 
 
-def noisy(centres_KCD: Tensor, deviation: float, rng: Streams) -> Tensor:
-    """With N(0, deviation^2) in every entry; a client that tells nothing tells no noise either."""
-    if deviation == 0:
+def noisy(centres_KCD: Tensor, cluster_N: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
+    """With N(0, (2 sigma / smallest)^2) in every entry; a client that tells nothing tells no noise either.
+
+    A mean of `smallest` rows of length one changes by 2 / smallest at most where one of them is replaced. A place that holds
+    the largest cluster once more has its noise too: of the same centre with other noise one could take the mean.
+    """
+    if sigma == 0:
         return centres_KCD
-    told_K = centres_KCD.flatten(1).abs().sum(1) > 0
-    noise = noise_like({"centres": centres_KCD}, deviation, rng)["centres"]
-    return centres_KCD + noise * told_K.view(-1, 1, 1)
+    clients, clusters, _ = centres_KCD.shape
+    noise = noise_like({"centres": centres_KCD}, sigma * 2 / smallest, rng)["centres"]
+    noised = centres_KCD + noise * (segments.ptr.diff() >= smallest).view(-1, 1, 1)
+    size = torch.bincount(segments.client * clusters + cluster_N, minlength=clients * clusters).view(clients, clusters)
+    largest = noised[torch.arange(clients, device=noised.device), size.argmax(1)]
+    return torch.where((size == 0).unsqueeze(2), largest.unsqueeze(1), noised)
 
 
 def trained_embeddings(network: Sage, initial: Tree, graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Tensor:
