@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from suture.api import predict as predict
     from suture.api import resume as resume
     from suture.api import run as run
+    from suture.api import trust as trust
     from suture.assessment.assess import Assessment as Assessment
     from suture.assessment.assess import assess as assess
     from suture.errors import SutureError as SutureError
     from suture.settings import Protocol as Protocol
 
-_HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "predict", "resume", "run"), "suture.api")
+_HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "predict", "resume", "run", "trust"), "suture.api")
 _HOMES |= dict.fromkeys(("Assessment", "assess"), "suture.assessment.assess")
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
 

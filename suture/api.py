@@ -19,6 +19,7 @@ from typing import Any
 
 from torch_geometric.data import Data
 
+from suture.core.trusted import Code, let_in
 from suture.errors import ConfigError, DataError
 from suture.method import Method
 from suture.methods import AnyMethod
@@ -30,6 +31,7 @@ from suture.runs.counting import kind_of
 from suture.runs.execute import check_engine, execute
 from suture.runs.fitting import fitting
 from suture.runs.folder import EMBEDDED, Asked, RunFolder
+from suture.runs.foreign import codes_named_by
 from suture.runs.intake import Overrides, check_device, graph_of, override_texts, path_of
 from suture.runs.origin import IN_MEMORY
 from suture.runs.outcome import Line, Outcome, Tick
@@ -170,6 +172,15 @@ def predict(
     name, graph = (None, None) if data is None else graph_of(data, x, y)
     found = graph if graph is not None else graph_for(trained, name, path_of(data_root, "data_root"))
     return predicted(trained, found, mend=mend, uncut=uncut).to_data()
+
+
+def trust(what: str | Path) -> tuple[Code, ...]:
+    """Let in the code that a run folder or TOML file names, or `FILE.py:NAME` itself, as `suture trust` does; returns it.
+
+    What you name in Python, or pass as an object, is your own and needs none of this. Folders and files that others wrote
+    run no code before you let it in.
+    """
+    return let_in(code.spelling for code in codes_named_by(what))
 
 
 def run_plan(

@@ -10,6 +10,8 @@ In Python the thing itself will do. Entry points are those of the groups `suture
 `suture.metrics`, `suture.partitions`, `suture.datasets` and `suture.protocols`. What they lead to is imported when it is
 asked for: a broken package breaks nothing but itself.
 
+Files and modules are run only if this user let them in; see `suture.core.trusted`.
+
 A `Door` is a frozen value; letting something in (`door.letting_in(thing)`) gives another door and leaves this one as it was.
 """
 
@@ -19,7 +21,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,11 +34,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
+from suture.core.storage import real_path
+from suture.core.trusted import Code, absolute, code_at, is_spelled, parts, refuse_foreign
 from suture.errors import ConfigError, IntegrityError, unknown
 
 T = TypeVar("T")
 
-_SPELLING = re.compile(r"(?P<home>[^:]+):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 _LOADED = "suture_plugins"
 """Before the names of modules that were loaded from a path."""
 
@@ -57,7 +59,7 @@ class Source:
 
     def check_unchanged(self) -> None:
         """Refuse to go on with other code than the run was begun with."""
-        if self.spelling and digest_of(self.spelling) != self.sha256:
+        if self.spelling and code_at(self.spelling).sha256 != self.sha256:
             raise IntegrityError(
                 f"{self.spelling} has changed since this run was begun (its SHA-256 was {self.sha256[:16]}...): restore it, "
                 "or start the run anew"
@@ -196,7 +198,7 @@ class Door(Generic[T]):
             spelling = absolute(name, self.what)
         else:
             spelling = installed(self.group)[name][0].value if name in installed(self.group) else spelling_of(thing)
-        return Source(self.what, name, spelling, digest_of(spelling) if spelling else "")
+        return Source(self.what, name, spelling, code_at(spelling).sha256 if spelling else "")
 
 
 @cache
@@ -206,11 +208,6 @@ def installed(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
     for offer in entry_points(group=group):
         found[offer.name] = (*found.get(offer.name, ()), offer)
     return dict(sorted(found.items()))
-
-
-def is_spelled(text: str) -> bool:
-    """Whether a text speaks of a file or a module, rather than being a name."""
-    return bool(_SPELLING.fullmatch(text)) or text.endswith(".py")
 
 
 def refuse_spelled(values: Mapping[str, object], place: str = "") -> None:
@@ -225,20 +222,18 @@ def refuse_spelled(values: Mapping[str, object], place: str = "") -> None:
             )
 
 
-def absolute(spelling: str, what: str = "plug-in") -> str:
-    """The spelling with the absolute path of its file, if it has one."""
-    home, name = _parts(spelling, what)
-    return f"{Path(home).resolve()}:{name}" if home.endswith(".py") else spelling
-
-
 def load(spelling: str, what: str = "plug-in", anew: bool = True) -> object:
-    """What a spelling leads to; one sentence if it leads nowhere. Files are read anew, or taken as last loaded."""
-    home, name = _parts(spelling, what)
+    """What a spelling leads to; one sentence if it leads nowhere, or to what this user has not let in.
+
+    Files are read anew, or taken as last loaded.
+    """
+    home, name = parts(spelling, what)
     place = f"the {what} {spelling}"
     if home.endswith(".py"):
         with _said_of(place, "repair that file"):
-            module = _module_at(Path(home).resolve(), place, anew)
+            module = _module_at(real_path(Path(home)), name, place, anew)
     else:
+        refuse_foreign([code_at(spelling)], place, spelling)
         with _said_of(place, "check the module's name and its imports, and that it is installed or on PYTHONPATH"):
             module = importlib.import_module(home)
     thing: object = module
@@ -248,16 +243,6 @@ def load(spelling: str, what: str = "plug-in", anew: bool = True) -> object:
             raise unknown(f"name in {home}", name, own)
         thing = getattr(thing, part)
     return thing
-
-
-def digest_of(spelling: str) -> str:
-    """SHA-256 of the file a spelling leads into; empty where there is no such file."""
-    home, _ = _parts(spelling, "plug-in")
-    if not home.endswith(".py"):
-        load(spelling)
-        home = getattr(sys.modules[home], "__file__", None) or ""
-    path = Path(home)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def spelling_of(thing: object) -> str:
@@ -299,37 +284,44 @@ def check_function(thing: object, how: str, what: str, arguments: int) -> Callab
     return thing
 
 
-def _parts(spelling: str, what: str) -> tuple[str, str]:
-    found = _SPELLING.fullmatch(spelling)
-    if found is None:
-        raise ConfigError(f"the {what} {spelling} must also say which name is meant, such as {spelling}:NAME")
-    return found["home"], found["name"]
-
-
-def _module_at(path: Path, place: str, anew: bool) -> ModuleType:
+def _module_at(path: Path, name: str, place: str, anew: bool) -> ModuleType:
     """The module in a file, loaded once for each content."""
     latest = f"{_LOADED}_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     if not anew and latest in sys.modules:
+        _refuse_foreign(path, name, _digest_of_loaded(sys.modules[latest]), place)
         return sys.modules[latest]
     if not path.is_file():
         raise ConfigError(f"{place}: there is no file {path}; check the path")
-    name = f"{latest}_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
-    if name not in sys.modules:
-        _execute(name, path, place)
-    sys.modules[latest] = sys.modules[name]
-    return sys.modules[name]
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    _refuse_foreign(path, name, digest, place)
+    loaded = f"{latest}_{digest[:16]}"
+    if loaded not in sys.modules:
+        _execute(loaded, path, content, place)
+    sys.modules[latest] = sys.modules[loaded]
+    return sys.modules[loaded]
 
 
-def _execute(name: str, path: Path, place: str) -> None:
-    """Run a file as the module of this name."""
+def _refuse_foreign(path: Path, name: str, digest: str, place: str) -> None:
+    code = Code(f"{path}:{name}", str(path), digest)
+    refuse_foreign([code], place, code.spelling)
+
+
+def _digest_of_loaded(module: ModuleType) -> str:
+    return str(module.__spec__.loader_state) if module.__spec__ is not None else ""
+
+
+def _execute(name: str, path: Path, content: bytes, place: str) -> None:
+    """Run a file's content as the module of this name: what was hashed, never compiled code that lies beside it."""
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ConfigError(f"{place}: {path} cannot be imported; it must be a Python file")
+    spec.loader_state = hashlib.sha256(content).hexdigest()
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     sys.path.insert(0, str(path.parent))  # as for a script: modules beside it can be imported
     try:
-        spec.loader.exec_module(module)
+        exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,15 @@ from suture.graph.sources import cache as source_cache
 IN_REGISTRY = ("cora", "citeseer", "pubmed")
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def list_of_trusted_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Tests, and the processes they start, let in code for themselves, not for whoever runs them."""
+    path = tmp_path_factory.mktemp("trusted") / "trusted.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUTURE_TRUSTED", str(path))
+        yield path
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from suture.errors import DataError
 from suture.graph import datasets
 from suture.report import console
 from suture.report.text import byte_size
+from suture.runs.handed import let_in_named
 
 
 def show_list(root: Path | None) -> None:
@@ -33,6 +34,7 @@ def show_list(root: Path | None) -> None:
 def fetch(names: Sequence[str], root: Path | None) -> None:
     """Fetch what is not here yet."""
     for name in names:
+        let_in_named(name)
         datasets.about(name)
     for name in names:
         obtained = datasets.get(name, root)
@@ -42,6 +44,7 @@ def fetch(names: Sequence[str], root: Path | None) -> None:
 
 def show_info(name: str, root: Path | None) -> None:
     """All that is known about one graph without loading it."""
+    let_in_named(name)
     info, root = datasets.about(name), datasets.data_root(root)
     table = console.grid("", "")
     table.show_header = False

@@ -12,6 +12,7 @@ from suture.method import Method
 from suture.methods import DOOR, own_fields
 from suture.report import console
 from suture.report.docs import field_docs
+from suture.runs.handed import let_in_named
 
 
 def show_methods(name: str | None) -> None:
@@ -28,6 +29,7 @@ def show_methods(name: str | None) -> None:
         screen.print("\nWithout edges: whether clients that have features only can take part.")
         screen.print("Hyper-parameters of one of them, or of one of your own: suture methods NAME or FILE.py:CLASS")
         return
+    let_in_named(methods=[name])
     method = DOOR.find(name)
     screen.print(Text(f"{method.name}: {method.summary}", style="bold"))
     if _paper(method):

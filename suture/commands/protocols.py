@@ -10,6 +10,7 @@ from rich.text import Text
 from suture.config.layers import Layer, load_protocol, protocol_names
 from suture.report import console
 from suture.report.docs import field_docs
+from suture.runs.handed import let_in_named
 from suture.settings import Protocol
 
 
@@ -23,6 +24,7 @@ def show_protocols(name: str | None) -> None:
         screen.print(table)
         screen.print("\nEvery value of one of them: suture protocols NAME")
         return
+    let_in_named(protocol=name)
     raw = load_protocol(name)
     screen.print(Text(str(raw.base.values["name"]), style="bold"))
     screen.print(str(raw.base.values.get("description", "")))

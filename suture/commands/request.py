@@ -14,7 +14,8 @@ from suture.config.layers import load_config
 from suture.errors import ConfigError, DataError
 from suture.graph.cut import load_manifest
 from suture.runs import origin
-from suture.runs.plan import Plan, plan
+from suture.runs.handed import let_in_named
+from suture.runs.plan import Plan, plan_as_written
 
 T = TypeVar("T")
 DEFAULT_DATASET = "cora"
@@ -69,7 +70,8 @@ def planned(request: Request) -> Plan:
         methods = (DEFAULT_METHOD,)
     if request.single and methods is not None and len(methods) > 1:
         raise ConfigError(f"`suture run` takes one method, got {', '.join(methods)}; choose one, or use `suture compare`")
-    made = plan(
+    let_in_named(request.dataset, request.methods or (), request.overrides, request.protocol)  # not what the file names
+    made = plan_as_written(
         dataset,
         methods,
         protocol=protocol,

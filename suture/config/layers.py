@@ -13,8 +13,9 @@ from typing import get_type_hints
 
 from suture.config.strict import checked, field_names, strict
 from suture.config.toml import Table, as_table, parsed, read_toml
+from suture.core.trusted import is_spelled
 from suture.errors import ConfigError, unknown
-from suture.plugins import Door, is_spelled
+from suture.plugins import Door
 from suture.settings import ModelSettings, Protocol, TrainingSettings
 
 MethodFields = Mapping[str, frozenset[str]]

@@ -40,13 +40,16 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
         raise StorageError(f"cannot {action} {path}: {reason}") from error
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, rename: a reader sees the old file or the new one, never a part."""
+def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write beside the target, flush to disk, rename: a reader sees the old file or the new one, never a part.
+
+    A private file is for its owner's eyes alone, from its first byte on.
+    """
     with disk_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
         try:
-            with name.open("xb") as file:
+            with open(name, "xb", opener=_for_its_owner if private else None) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -55,6 +58,10 @@ def write_atomically(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 name.unlink()
             raise
+
+
+def _for_its_owner(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 @contextlib.contextmanager
@@ -75,9 +82,9 @@ def staged_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object, *, private: bool = False) -> None:
     """Write readable JSON atomically."""
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode(), private=private)
 
 
 def read_json(path: Path, what: str) -> dict[str, object]:
@@ -115,6 +122,22 @@ def copy_files(source: Path, target: Path, skip: Sequence[str] = ()) -> list[str
             else:
                 left.append(entry.path)
     return left
+
+
+def refuse_links(folder: Path) -> None:
+    """Whoever fills a folder must not choose which other files are read, or written over, in its place."""
+    home = real_path(folder)
+    for place, folders, files in os.walk(home):
+        for path in (Path(place) / name for name in (*folders, *files)):
+            if path.is_symlink() and not real_path(path).is_relative_to(home):
+                raise IntegrityError(f"{path} is a link that leads out of {folder}; put the file itself in its place")
+
+
+def inside(folder: Path, name: object) -> Path:
+    """The file of this name in a folder; a name that a file gives must not lead elsewhere."""
+    if not isinstance(name, str) or name in ("", ".", "..") or Path(name).name != name:
+        raise IntegrityError(f"{folder} speaks of a file {name!r}, which is no file in it; it is damaged")
+    return folder / name
 
 
 def sha256_of_file(path: Path) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch_geometric.data import Data
 
 from suture import plugins
+from suture.core.trusted import absolute, is_spelled
 from suture.errors import ConfigError, DataError, IntegrityError, unknown
 from suture.graph.checks import validate
 from suture.graph.data import num_classes
@@ -21,7 +22,7 @@ from suture.graph.sources import read as source_read
 from suture.graph.sources.catalogue import PUBLIC, DatasetInfo, RawSet
 from suture.graph.sources.fetch import Source, fetch, hashes
 from suture.graph.synthetic import block_communities, contextual_block_model
-from suture.plugins import Door, absolute, check_function, is_spelled
+from suture.plugins import Door, check_function
 
 Argument = int | float | str | bool | tuple[int, ...]
 """What a generated graph can be told."""

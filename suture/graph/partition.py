@@ -113,7 +113,7 @@ def undirected_edges(data: Data) -> NDArray[np.int64]:
 
 
 def _drawn_clients(data: Data, settings: PartitionSettings, seed: int) -> list[Nodes]:
-    draw = DOOR.find(settings.kind)
+    draw = DOOR.recall(settings.kind)
     if settings.clients <= 0:
         raise PartitionError(f"partition.clients must be at least 1, got {settings.clients}")
     if settings.kind != "metis-overlap":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from suture.config.layers import SECTIONS
+from suture.core.trusted import let_in
 from suture.errors import ConfigError
 from suture.method import Method
 from suture.methods.census import Census
@@ -84,8 +85,9 @@ DOOR: Methods = Door("method", "suture.methods", METHODS, check_method, lambda k
 
 
 def door_with(spellings: Iterable[str]) -> Methods:
-    """The door behind which these methods have their names as well."""
-    door = DOOR
+    """The door behind which these methods, which a party named for itself, have their names as well."""
+    door, spellings = DOOR, tuple(spellings)
+    let_in(spellings)
     for spelling in spellings:
         door = door.letting_in(spelling)
     return door

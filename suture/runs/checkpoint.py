@@ -18,7 +18,15 @@ from torch import Tensor
 
 from suture.core.message import AnyRecord, Model, Record
 from suture.core.packing import Scalar
-from suture.core.storage import disk_errors, read_json, sha256_of_file, sha256_of_json, write_atomically, write_json
+from suture.core.storage import (
+    disk_errors,
+    inside,
+    read_json,
+    sha256_of_file,
+    sha256_of_json,
+    write_atomically,
+    write_json,
+)
 from suture.core.tree import Tree
 from suture.errors import IntegrityError
 
@@ -89,7 +97,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     if pointer.pop("own_sha256", None) != sha256_of_json(pointer):
         raise IntegrityError(f"the checkpoint {path} is not what its SHA-256 promises; it is damaged, start the run anew")
     file, expected, progress, layout = (pointer[key] for key in ("file", "sha256", "progress", "records"))
-    file = folder / file
+    file = inside(folder, file)
     if not file.exists() or sha256_of_file(file) != expected:
         raise IntegrityError(f"the checkpoint {file} is not what its SHA-256 promises; it is damaged, start the run anew")
     flat = safetensors.torch.load_file(file)

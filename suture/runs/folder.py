@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,10 +40,12 @@ from suture.core.storage import (
     make_folder,
     read_json,
     read_lines,
+    refuse_links,
     write_atomically,
     write_json,
 )
 from suture.core.tree import Tree
+from suture.core.trusted import Code, refuse_foreign
 from suture.errors import ConfigError, IntegrityError
 from suture.graph.cut import Cut, load_manifest, save_manifest
 from suture.method import Method
@@ -60,19 +62,18 @@ from suture.runs.checkpoint import (
     save_models,
     save_record,
 )
+from suture.runs.handed import codes_in
 from suture.runs.machine import environment
 from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Line, Outcome
-from suture.runs.plan import Plan, plan
+from suture.runs.plan import Plan, plan_as_written
 
 COMPARISON, RUN = "compare.json", "run.json"
 CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
 METRICS, LEDGER, KEPT, TAPE = "metrics.jsonl", "ledger.jsonl", "kept", "messages.tape"
-DATA, SCHEMA = "data.json", "schema.json"
+DATA, SCHEMA, MEMORY = "data.json", "schema.json", "memory.safetensors"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
-MEMORY = "memory.safetensors"
-ASSESSMENT = "assess.json"
-ATTACKS = "attacks.json"
+ASSESSMENT, ATTACKS = "assess.json", "attacks.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
@@ -101,6 +102,8 @@ class Asked:
     @property
     def sources(self) -> tuple[Source, ...]:
         """The same."""
+        if any(one.keys() != {part.name for part in dataclasses.fields(Source)} for one in self.plugins):
+            raise IntegrityError("a run's description of its plug-ins is damaged; start the run anew")
         return tuple(Source(**one) for one in self.plugins)
 
     @staticmethod
@@ -284,6 +287,7 @@ def read_asked(path: Path) -> Asked:
     """What a run or comparison folder was asked to do."""
     for name in (COMPARISON, RUN):
         if (path / name).exists():
+            refuse_links(path)
             try:
                 return strict(Asked, read_json(path / name, "run description"), "")
             except ConfigError as error:
@@ -299,11 +303,19 @@ def read_plan(path: Path, methods: Sequence[AnyMethod] = ()) -> Plan:
         given[name] if name in given else _found_again(foreign[name], path) if name in foreign else name
         for name in asked.methods
     ]
-    made = plan(asked.dataset, found, protocol=path / CONFIG, seeds=asked.seeds)
+    refuse_foreign(codes_of(path, given), str(path), str(path))
+    made = plan_as_written(asked.dataset, found, protocol=path / CONFIG, seeds=asked.seeds)
     if made.names != asked.methods:
         were, are = ", ".join(asked.methods), ", ".join(made.names)
         raise IntegrityError(f"{path} ran {were}, which is now called {are}; rename it back")
     return made
+
+
+def codes_of(path: Path, given: Collection[str] = ()) -> tuple[Code, ...]:
+    """The code that the files of a run or comparison spell, and that is not installed or given (by name) instead."""
+    foreign = (one for one in read_asked(path).sources if one.kind == METHODS.what and one.spelling)
+    spelled = [one.spelling for one in foreign if one.name not in (*METHODS.names(), *given)]
+    return codes_in(*(path / name for name in (COMPARISON, RUN, CONFIG, DATA)), spelled=spelled)
 
 
 def _found_again(source: Source, path: Path) -> str:

@@ -13,6 +13,7 @@ from suture.config.toml import written
 from suture.errors import ConfigError, DataError
 from suture.nn.module import ModuleBackbone, ModuleFactory
 from suture.runs import origin
+from suture.runs.handed import let_in_named
 from suture.settings import ModelSettings
 from suture.tables import from_any
 
@@ -29,6 +30,7 @@ def graph_of(graph: object, x: object = None, y: object = None) -> tuple[str, Da
         if isinstance(graph, str) and path.suffix != ".pt":
             if len(path.parts) > 1 and ":" not in graph:
                 raise DataError(f"{path} does not exist; give the folder of a graph, a dataset's name or a graph")
+            let_in_named(graph)
             return graph, None
     return origin.IN_MEMORY, from_any(graph, x=x, y=y)
 

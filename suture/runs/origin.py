@@ -10,10 +10,11 @@ from pathlib import Path
 from torch_geometric.data import Data
 
 from suture.core.storage import disk_errors, real_path
+from suture.core.trusted import is_spelled
 from suture.errors import DataError
 from suture.graph import datasets
 from suture.graph.checks import checked
-from suture.plugins import Source, is_spelled
+from suture.plugins import Source
 
 IN_MEMORY = "in-memory"
 """In place of a dataset's name: the graph was given as an object."""

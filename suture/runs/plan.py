@@ -20,6 +20,7 @@ from suture.methods import DOOR, AnyMethod, FieldsByMethod, Methods
 from suture.nn.backbones import DOOR as BACKBONES
 from suture.plugins import Source
 from suture.runs import origin
+from suture.runs.handed import let_in_named
 from suture.settings import Protocol
 
 DEFAULT_METHODS = ("local", "fedavg", "fedprox", "fedper", "fedsage", "gcfl", "fedproto", "fedpub", "global")
@@ -66,11 +67,30 @@ def plan(
     config: Path | None = None,
     door: Methods = DOOR,
 ) -> Plan:
-    """Resolve and check every name and value, without touching data or disk.
+    """Resolve and check every name and value that the user gave, without touching data.
 
     A method is a name, a spelling such as `my_method.py:Mine`, or a class; names are those behind the door. Without a
-    protocol it is the one that fits the graph (`runs.origin`), and without methods those of them that fit it.
+    protocol it is the one that fits the graph (`runs.origin`), and without methods those of them that fit it. Code that is
+    spelled here, not in a file, is the user's own, and remembered as such.
     """
+    let_in_named(dataset, methods or (), overrides, protocol)
+    return plan_as_written(
+        dataset, methods, protocol=protocol, clients=clients, seeds=seeds, overrides=overrides, config=config, door=door
+    )
+
+
+def plan_as_written(
+    dataset: str,
+    methods: Sequence[str | AnyMethod] | None = None,
+    *,
+    protocol: str | Path | None = None,
+    clients: int | None = None,
+    seeds: Sequence[int] | None = None,
+    overrides: Sequence[str] = (),
+    config: Path | None = None,
+    door: Methods = DOOR,
+) -> Plan:
+    """The same for names out of a file, which somebody else may have written: code must have been let in before."""
     named, methods = methods is not None, DEFAULT_METHODS if methods is None else methods
     dataset = origin.settled(dataset)
     protocol = protocol if protocol is not None else origin.default_protocol(dataset)

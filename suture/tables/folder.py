@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.storage import disk_errors, read_json, sha256_of_file, staged_folder, write_json
+from suture.core.storage import disk_errors, inside, read_json, refuse_links, sha256_of_file, staged_folder, write_json
 from suture.errors import DataError, IntegrityError
 from suture.graph.data import MASKS, csr_from_parts
 from suture.tables.edges import Boundary
@@ -64,12 +64,13 @@ class GraphFolder:
             raise DataError(
                 f"{path} is not a graph folder (it has no {ABOUT}); make one with: suture import {path} --nodes FILE"
             )
+        refuse_links(path)
         about = read_json(path / ABOUT, "graph folder's")
         files = about.get("files")
         if about.get("format") != FORMAT or not isinstance(files, dict):
             raise DataError(f"{path} has the format {about.get('format')!r}, this version reads {FORMAT!r}; import it again")
         for name, expected in files.items() if check else ():
-            if not (path / name).is_file() or sha256_of_file(path / name) != expected:
+            if not inside(path, name).is_file() or sha256_of_file(path / name) != expected:
                 raise IntegrityError(
                     f"{path / name} is missing or was changed since it was written; import the tables again"
                 )

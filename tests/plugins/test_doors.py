@@ -20,6 +20,7 @@ import suture
 from suture import api
 from suture.cli import main
 from suture.core.metrics import ACCURACY, of_one
+from suture.core.trusted import let_in
 from suture.errors import ConfigError, IntegrityError
 from suture.graph.cut import load_manifest
 from suture.graph.partition import make_partition
@@ -211,6 +212,9 @@ def test_a_module_on_the_command_line(
 
 def test_a_config_file_may_name_one(cli: Callable[..., tuple[int, str, str]], here: Path) -> None:
     (here / "c.toml").write_text('[methods]\nrun = ["fedavg", "mine.py:Mine"]\n[methods.mine]\nshrink = 0.25\n')
+    code, _, err = cli("compare", "--config", "c.toml", *CSBM, "--dry-run")
+    assert code == 2 and "suture trust" in err  # files may be somebody else's
+    assert cli("trust", "c.toml")[0] == 0
     code, out, err = cli("compare", "--config", "c.toml", *CSBM, "--dry-run")
     assert code == 0 and "shrink = 0.25" in out, err
 
@@ -255,6 +259,9 @@ def test_resume_finds_the_file_from_elsewhere_and_refuses_another(
     whole = suture.run(graph, f"{here}/mine.py:Mine", **asked)
     assert suture.resume(here / "run", graph).outcomes[0].accuracy_client_mean == whole.outcome.accuracy_client_mean
     (here / "mine.py").write_text(METHOD.replace("shrunk", "shrunken"))
+    with pytest.raises(ConfigError, match="which has changed since you let it in"):
+        suture.resume(here / "run", graph)
+    suture.trust(here / "run")
     with pytest.raises(IntegrityError, match=r"mine\.py:Mine has changed since this run was begun .*: restore it"):
         suture.resume(here / "changed", graph)
     assert suture.resume(here / "run", graph).outcomes[0].method == "mine"  # finished: only read
@@ -266,11 +273,13 @@ def test_resume_finds_the_file_from_elsewhere_and_refuses_another(
 def test_a_renamed_method_is_not_taken_for_the_old_one(here: Path, graph: Data) -> None:
     suture.run(graph, "mine.py:Mine", clients=2, overrides=SMALL, out=here / "run")
     (here / "mine.py").write_text(METHOD.replace('"mine"', '"yours"'))
+    suture.trust(here / "run")
     with pytest.raises(IntegrityError, match="ran mine, which is now called yours"):
         suture.resume(here / "run", graph)
 
 
 def test_spellings_of_things(here: Path) -> None:
+    let_in(["mine.py:Mine"])
     assert spelling_of(load("mine.py:Mine")) == f"{here}/mine.py:Mine"
     assert spelling_of(FedAvg) == f"{FedAvg.__module__}:FedAvg"
     assert spelling_of(lambda: None) == ""
@@ -452,6 +461,7 @@ def test_a_partition_of_others_is_checked(groups: object, graph: Data, monkeypat
     module = type(sys)("wrong_partition")
     module.cut = lambda data, settings, rng: groups
     monkeypatch.setitem(sys.modules, "wrong_partition", module)
+    let_in(["wrong_partition:cut"])
     with pytest.raises(suture.SutureError, match="the partition wrong_partition:cut must give"):
         make_partition(graph, PartitionSettings(kind="wrong_partition:cut", clients=2), 0)
 
@@ -465,9 +475,11 @@ def test_nothing_is_installed_here() -> None:
 def test_a_file_that_is_edited_while_a_run_goes_on_does_not_change_it(here: Path) -> None:
     from suture.nn.backbones import DOOR as NETWORKS
 
+    let_in([f"{here}/others.py:Doubled"])
     before = NETWORKS.find(f"{here}/others.py:Doubled")
     (here / "others.py").write_text(OTHERS.replace("2 * super()", "3 * super()"))
     assert NETWORKS.recall(f"{here}/others.py:Doubled") is before
+    let_in([f"{here}/others.py:Doubled"])
     after = NETWORKS.find(f"{here}/others.py:Doubled")
     assert after is not before
     assert NETWORKS.recall(f"{here}/others.py:Doubled") is after

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from suture.core.storage import make_folder, read_json, write_json
+from suture.core.trusted import absolute
 from suture.errors import StorageError, SutureError
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.bindings import Bindings
@@ -25,7 +26,6 @@ from suture.federation.wire.reasons import Code, Reason, Refused
 from suture.federation.wire.status import STATUS, State, Status
 from suture.method import Method, Task
 from suture.methods import DOOR, Methods, door_with
-from suture.plugins import absolute
 from suture.privacy.ledger import RunLedger
 from suture.runs.execute import robust_for
 from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_plan

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from suture.core.storage import Json, make_folder, read_json, real_path, write_json
+from suture.core.trusted import absolute
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
@@ -27,7 +28,6 @@ from suture.graph.batch import GraphBatch
 from suture.graph.data import MOST_CLASSES, fingerprint
 from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
-from suture.plugins import absolute
 from suture.privacy.accountant import facts_of
 from suture.privacy.keystream import Keystream
 from suture.privacy.mechanisms import NoisySums
