@@ -340,24 +340,27 @@ QUICK = {
     "fedgls": (),
 }
 STEPS = {
-    "fedsage_plus": ("offer", "feed_forward", "local_update"),
+    "fedsage_plus": ("offer", "answer", "feed_forward", "local_update"),
     "feddep": ("prototype", "local_update"),
-    "fedggr": ("train_autoencoder", "send_codes", "local_update"),
+    "fedggr": ("train_autoencoder", "send_group_codes", "send_codes", "local_update"),
     "fedpub": ("local_update",),
     "fedgls": ("local_update",),
 }
+ASKED_IF = {"feed_forward": ("fedsage_plus.answers=exact",), "send_codes": ("fedggr.codes=nodes",)}
+"""Steps of the papers' own forms."""
 
 
 @pytest.mark.parametrize(("method", "step"), [(method, step) for method, steps in STEPS.items() for step in steps])
 def test_methods_with_other_messages(method: str, step: str, shards: Path, tmp_path: Path) -> None:
     parties = Parties(tmp_path / "owners", shards, at("ask", absurd_floats, step=step))
-    assert coordinator(planned(method, *QUICK[method], rounds=2), tmp_path, parties).carry_on() is not None
+    made = planned(method, *QUICK[method], *ASKED_IF.get(step, ()), rounds=2)
+    assert coordinator(made, tmp_path, parties).carry_on() is not None
     assert "1e+30" in assert_finished_without(tmp_path, parties, Code.BAD_REPLY)
 
 
 RAGGED = {
-    # Its own model does not fit its nodes then, and it fails by itself.
-    ("fedggr", "send_codes"): (a_row_less("codes", Codes), Code.FAILED),
+    # Its own model does not fit its nodes then, and it says so itself.
+    ("fedggr", "send_codes"): (a_row_less("codes", Codes), Code.MALFORMED),
     ("fedggr", "local_update"): (a_row_less("z_grad", GgrUp), Code.BAD_REPLY),
     ("fedpub", "local_update"): (a_row_less("values", PubUp), Code.BAD_REPLY),
 }
@@ -368,7 +371,8 @@ def test_rows_that_do_not_fit(method: str, step: str, shards: Path, tmp_path: Pa
     """Nothing is wrong with them but that the server cannot combine them; who sent them is found out by leaving it out."""
     spoil, code = RAGGED[method, step]
     parties = Parties(tmp_path / "owners", shards, at("ask", spoil, step=step))
-    assert coordinator(planned(method, *QUICK[method], rounds=2), tmp_path, parties).carry_on() is not None
+    made = planned(method, *QUICK[method], *ASKED_IF.get(step, ()), rounds=2)
+    assert coordinator(made, tmp_path, parties).carry_on() is not None
     assert_finished_without(tmp_path, parties, code)
 
 

@@ -93,7 +93,8 @@ def test_an_attack_beats_its_guess_where_a_method_leaks(name: str, attacked: Att
         assert found.succeeds, (found.view, found.measured)
 
 
-@pytest.mark.parametrize("name", list(LEAKS))
+# Noise has no gap at any rank, so that the linear programs of `rows` are large.
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "rows" else ()) for name in LEAKS])
 def test_an_attack_finds_nothing_in_noise(name: str, attacked: Attacked) -> None:
     for found in attacked(name, True):
         assert found.measured is None or not found.succeeds, (found.view, found.measured)

@@ -91,4 +91,4 @@ def test_a_debug_run_goes_on_as_one(cli: Cli, tmp_path: Path) -> None:
 
 def test_an_unknown_engine_is_one_sentence(cli: Cli) -> None:
     said = cli("run", *SMALL, "--engine", "debugger")
-    assert said == (2, "", "suture: unknown engine 'debugger': did you mean 'debug'? known: debug, embedded\n")
+    assert said == (2, "", "suture: unknown engine 'debugger': did you mean 'debug'? known: debug, embedded, sealed\n")

@@ -42,7 +42,7 @@ def test_the_batch_knows_who_is_graphless(world: World) -> None:
 def test_without_edges_every_backbone_is_a_perceptron(kind: Any, world: World) -> None:
     """A node's output depends on its own features alone, and for a GCN it is that of an MLP with the same weights."""
     graph = world.clients.select(GRAPHLESS)
-    settings = ModelSettings(kind=kind, hidden=8, head=True)
+    settings = ModelSettings(kind=kind, hidden=8, head=True, gap_sigma=0)
     backbone = make_backbone(settings, 40, 3)
     params = tile(backbone.init(generator(0, "weights")), 2)
     out = backbone.logits(params, graph)
