@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +19,9 @@ from suture.graph.sources import cache as source_cache
 IN_REGISTRY = ("cora", "citeseer", "pubmed")
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def list_of_trusted_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Tests, and the processes they start, let in code for themselves, not for whoever runs them."""
-    path = tmp_path_factory.mktemp("trusted") / "trusted.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SUTURE_TRUSTED", str(path))
-        yield path
+# Tests, and the processes they start, let in code for themselves, not for whoever runs them; some do when collected.
+FOR_TRUSTED_CODE = tempfile.TemporaryDirectory(prefix="suture-trusted-")
+os.environ["SUTURE_TRUSTED"] = str(Path(FOR_TRUSTED_CODE.name) / "trusted.json")
 
 
 @pytest.fixture(scope="session")

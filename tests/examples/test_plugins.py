@@ -12,6 +12,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from suture.core.message import Record
+from suture.core.trusted import let_in
 from suture.errors import ConfigError
 from suture.methods.fedavg import FedAvg
 from suture.plugins import load
@@ -19,8 +20,9 @@ from suture.testing import MethodTests, small, small_world
 from suture.testing.world import run_to_end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-FedGTA = load(f"{EXAMPLES / 'fedgta.py'}:FedGTA")
-Scaffold = load(f"{EXAMPLES / 'scaffold.py'}:Scaffold")
+SPELLED = [f"{EXAMPLES / 'fedgta.py'}:FedGTA", f"{EXAMPLES / 'scaffold.py'}:Scaffold"]
+let_in(SPELLED)
+FedGTA, Scaffold = map(load, SPELLED)
 SGD = {"optimizer": "sgd", "lr": 0.5}
 
 
