@@ -189,27 +189,20 @@ def damaged(path: Path) -> IntegrityError:
     return IntegrityError(f"{path} is damaged; start the run anew")
 
 
-class LineFile:
-    """An append-only file of JSON lines that can be cut back to an earlier length."""
+class AppendedFile:
+    """An append-only file that can be cut back to an earlier length."""
 
-    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
+    def __init__(self, path: Path, keep_bytes: int = 0, mode: int = 0o666) -> None:
         self.path = path
         with disk_errors("open", path):
-            self._file = path.open("r+b" if path.exists() else "w+b")
+            # A link in the file's place would let somebody else's file be cut.
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+        self._file = os.fdopen(handle, "r+b")
+        with disk_errors("open", path):
             if self._file.seek(0, os.SEEK_END) < keep_bytes:
                 raise IntegrityError(f"{path} is shorter than its checkpoint says; it was damaged, start the run anew")
             self._file.truncate(keep_bytes)
             self._file.seek(keep_bytes)
-
-    def append(self, content: dict[str, object]) -> None:
-        """Add one line."""
-        with disk_errors("write", self.path):
-            self._file.write(json.dumps(content, separators=(",", ":")).encode() + b"\n")
-
-    def flush(self) -> None:
-        """Hand everything to the system: it is there even if this process is killed now."""
-        with disk_errors("write", self.path):
-            self._file.flush()
 
     def length(self) -> int:
         """Bytes so far, all of them on disk."""
@@ -222,3 +215,17 @@ class LineFile:
         """Flush and close."""
         with disk_errors("write", self.path):
             self._file.close()
+
+
+class LineFile(AppendedFile):
+    """One of JSON lines."""
+
+    def append(self, content: dict[str, object]) -> None:
+        """Add one line."""
+        with disk_errors("write", self.path):
+            self._file.write(json.dumps(content, separators=(",", ":")).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Hand everything to the system: it is there even if this process is killed now."""
+        with disk_errors("write", self.path):
+            self._file.flush()

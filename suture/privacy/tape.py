@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from suture.core.message import Message
-from suture.core.storage import damaged, disk_errors
-from suture.errors import IntegrityError
+from suture.core.storage import AppendedFile, damaged, disk_errors
 
 LONGEST_HEAD = 1 << 20
 """A head longer than this is none of ours; it is not worth its memory to find out."""
@@ -41,20 +40,11 @@ class Frame:
     parts: tuple[Place, ...]
 
 
-class TapeFile:
-    """An append-only tape that can be cut back to an earlier length; see the module docstring."""
+class TapeFile(AppendedFile):
+    """See the module docstring."""
 
     def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        self.path = path
-        with disk_errors("open", path):
-            # A link in the file's place would let somebody else's file be cut.
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        self._file = os.fdopen(handle, "r+b")
-        with disk_errors("open", path):
-            if self._file.seek(0, os.SEEK_END) < keep_bytes:
-                raise IntegrityError(f"{path} is shorter than its checkpoint says; it was damaged, start the run anew")
-            self._file.truncate(keep_bytes)
-            self._file.seek(keep_bytes)
+        super().__init__(path, keep_bytes, mode=0o600)
 
     def record(self, number: int, step: str, direction: str, message: Message) -> None:
         """One message to or from each client in `message.ids`; one of them is in memory at a time."""
@@ -69,18 +59,6 @@ class TapeFile:
                 written = json.dumps(head, separators=(",", ":")).encode()
                 self._file.write(len(written).to_bytes(4, "little") + written)
                 self._file.writelines(part for part, known in zip(parts, same, strict=True) if not known)
-
-    def length(self) -> int:
-        """Bytes so far, all of them on disk."""
-        with disk_errors("write", self.path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            return self._file.tell()
-
-    def close(self) -> None:
-        """Flush and close."""
-        with disk_errors("write", self.path):
-            self._file.close()
 
 
 def _parts(message: Message) -> list[bytes]:
