@@ -275,7 +275,8 @@ def _concat(name: str, values: Sequence[Value]) -> Value:
     return first
 
 
-def _field_types(cls: type[Record]) -> dict[str, object]:
+@cache
+def _field_types(cls: type[Record]) -> Mapping[str, object]:
     hints = get_type_hints(cls)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)[1:]}
 

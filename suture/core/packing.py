@@ -75,7 +75,7 @@ def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
     if end > len(data):
         raise _refusal("its header is cut short")
     try:
-        header = read_header(data[8:end], HEADER, finite=False)
+        header = read_header(memoryview(data)[8:end], HEADER, finite=False)
     except ValueError as error:
         raise _refusal(f"its header cannot be read: {error}") from error
     if set(header) != {"type", "ids", "scalars", "tensors"}:

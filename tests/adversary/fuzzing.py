@@ -7,6 +7,7 @@ coordinator's cohort gets, from one of three owners, a damaged reply to a step.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from mutations import Mutator
 from test_faults import DATASET, OWNERS, QUICK, InProcess, coordinator
 
 from suture import api
 from suture.errors import SutureError
 from suture.federation.coordinator.cohort import OwnersCohort
-from suture.federation.wire.frames import Frame
+from suture.federation.wire.frames import MAGIC, Frame
 from suture.federation.wire.orders import order_of
 from suture.federation.wire.signatures import read, signature, wire_types
 from suture.graph.shard import save_shard
@@ -33,7 +36,7 @@ from suture.runs.prepare import Source
 METHODS = (("fedavg", False), ("fedavg", True), ("fedsage_plus", False), ("fedpub", False), ("fedproto", False))
 SLOW = 1.0
 """Seconds of processor time: what a machine does beside is nobody's fault here."""
-SLACK = 48 * 2**20
+SLACK = 8 * 2**20
 """Bytes a step may take whatever its request's size: training is not reading."""
 FACTOR = 10
 """An allocation is too large if it is above this many times the input."""
@@ -70,20 +73,17 @@ class Recording(InProcess):
 
 
 class Replying:
-    """Owners that answer as they did before, but for one whose reply is damaged."""
+    """Owners that answer as they did before, but for one whose reply is another."""
 
     def __init__(self, passed: list[tuple[str, bytes, bytes]]) -> None:
         self.owners = OWNERS
         self.replies = {(owner, request): reply for owner, request, reply in passed}
-        self.victim: tuple[str, Mutator] | None = None
-        self.damaged = b""
+        self.instead: dict[str, bytes] = {}
+        self.last: dict[str, bytes] = {}
 
     def call(self, owner: str, request: bytes, timeout: float) -> bytes:
-        reply = self.replies[owner, request]
-        if self.victim is not None and self.victim[0] == owner:
-            self.damaged = self.victim[1].changed(reply)
-            return self.damaged
-        return reply
+        self.last[owner] = self.instead.get(owner) or self.replies[owner, request]
+        return self.last[owner]
 
 
 @dataclass
@@ -160,27 +160,29 @@ class AtCoordinator:
         self.cohort: OwnersCohort[Any] = OwnersCohort.start(
             self.method, task, "run", self.transport, terms, NoAudit(), faults=faults
         )
+        self.ask()
+        self.honest = dict(self.transport.last)
 
-    def ask(self, owner: str) -> None:
-        """The first step, with this owner's reply damaged."""
+    def ask(self, **instead: bytes) -> None:
+        """The first step, with some owners' replies replaced."""
         run = self.cohort._common
         run.asked, run.base, run.round = 0, 0, self.round
         run.attendance.absent.clear()
         run.attendance.banned.clear()
         run.calls.owed.clear()
         run.checks.expectations.seen.clear()
-        self.transport.victim = owner, self.mutator
+        self.transport.instead = instead
         self.cohort.ask(self.step, self.message)
 
 
 class Fuzzer:
-    """One damaged frame after the other, by turns for an owner and for the coordinator."""
+    """One damaged or invented frame after the other, by turns for an owner and for the coordinator."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         torch.set_num_threads(1)
         logging.disable(logging.CRITICAL)
         shards = write_shards(folder / "shards")
-        self.watch = Watch()
+        self.watch, self.seed = Watch(), seed
         self.desks: list[tuple[Recording, Mutator]] = []
         self.cohorts: list[AtCoordinator] = []
         for place, (method, secure) in enumerate(METHODS):
@@ -198,26 +200,78 @@ class Fuzzer:
         """A damaged request at a desk."""
         recording, mutator = self.desks[turn % len(self.desks)]
         owner, request, _ = mutator.random.choice(recording.passed)
-        damaged = mutator.changed(request)
-        with self.watch.over(damaged, "owner"):
-            reply = Frame.unpack(recording.desks[owner].answer(damaged))
+        self.at_desk(recording, owner, mutator.changed(request))
+
+    def at_desk(self, recording: Recording, owner: str, request: bytes) -> None:
+        """Any request at a desk, and what came of it."""
+        with self.watch.over(request, "owner"):
+            reply = Frame.unpack(recording.desks[owner].answer(request))
             for one in reply.parts():
                 refused = one.refused
                 self.watch.answers["answered" if refused is None else refused.code.value] += 1
                 if refused is not None and "an error of its own" in str(refused):
-                    self.watch.findings.append(f"owner: {refused} on {damaged[:200]!r}")
+                    self.watch.findings.append(f"owner: {refused} on {request[:200]!r}")
 
     def coordinator_once(self, turn: int) -> None:
         """A damaged reply at the coordinator."""
         at = self.cohorts[turn % len(self.cohorts)]
-        with self.watch.over(at.transport.damaged, "coordinator"):
-            at.ask(at.mutator.random.choice(OWNERS))
+        owner = at.mutator.random.choice(OWNERS)
+        self.at_coordinator(at, owner, at.mutator.changed(at.honest[owner]))
+
+    def at_coordinator(self, at: AtCoordinator, owner: str, reply: bytes) -> None:
+        """Any reply of one of the owners at the coordinator."""
+        with self.watch.over(reply, "coordinator"):
+            at.ask(**{owner: reply})
             self.watch.answers["taken"] += 1
 
     def run(self, frames: int, told: Callable[[Watch], None] = lambda watch: None) -> Watch:
-        """By turns; `told` hears of it now and then."""
-        for turn in range(frames):
+        """By turns, the last twentieth invented; `told` hears of it now and then."""
+        drawn = frames // 20
+        for turn in range(frames - drawn):
             (self.owner_once if turn % 2 else self.coordinator_once)(turn // 2)
             if turn % 10_000 == 9_999:
                 told(self.watch)
+        self.invented(drawn)
         return self.watch
+
+    def invented(self, frames: int) -> None:
+        """Frames that nobody ever sent, by Hypothesis; it stops at what it finds, so that is kept, not raised."""
+
+        @seed(self.seed)
+        @settings(max_examples=max(1, frames // 2), deadline=None, database=None, phases=[Phase.generate],
+                  suppress_health_check=list(HealthCheck))  # fmt: skip
+        @given(
+            invented_frames(self.desks), st.sampled_from(self.desks), st.sampled_from(self.cohorts), st.sampled_from(OWNERS)
+        )
+        def each(frame: bytes, desk: tuple[Recording, Mutator], at: AtCoordinator, owner: str) -> None:
+            self.at_desk(desk[0], owner, frame)
+            self.at_coordinator(at, owner, frame)
+
+        each()
+
+
+def invented_frames(desks: list[tuple[Recording, Mutator]]) -> st.SearchStrategy[bytes]:
+    """Headers of entries that parties know, with contents of their own; bodies that were sent, or any."""
+    known = [part for one, _ in desks for _, *both in one.passed for data in both for part in Frame.unpack(data).parts()]
+    keys = sorted({key for frame in known for key in frame.header})
+    verbs = sorted({str(frame.header["verb"]) for frame in known if "verb" in frame.header})
+    bodies = sorted({frame.body for frame in known}, key=len)[:200]
+    plain = (
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from([*keys, *OWNERS])
+    )
+    nested = st.recursive(
+        plain,
+        lambda inner: (
+            st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8) | st.sampled_from(keys), inner, max_size=5)
+        ),
+    )
+    fixed = {"verb": st.sampled_from(verbs), "run": st.just("run"), "number": st.integers(0, 9)}
+    header = st.builds(lambda one, two: {**one, **two}, st.fixed_dictionaries({}, optional=fixed),
+                       st.dictionaries(st.sampled_from(keys), nested, max_size=6))  # fmt: skip
+    body = st.sampled_from(bodies) | st.binary(max_size=300)
+    return st.builds(lambda content, rest: framed(json.dumps(content).encode(), rest), header, body)
+
+
+def framed(header: bytes, body: bytes = b"") -> bytes:
+    """A frame with any bytes for a header."""
+    return MAGIC + len(header).to_bytes(4, "little") + header + body

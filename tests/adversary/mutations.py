@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 DEEP = "[" * 3000 + "]" * 3000
@@ -15,6 +16,27 @@ VALUES: list[Any] = [
     "float32", "several", [], {}, [[]], [None], [0], [-1], [2**62, 4], [0, 2**62], [[], {}], {"": 0},
     {"a": {"b": {"c": {}}}}, [1] * 1000, ["x"] * 300, {str(k): k for k in range(200)},
 ]  # fmt: skip
+DENSE: list[tuple[str, Callable[[int], str], str]] = [
+    ("{", lambda k: f'"{k:x}":0', "}"),
+    ("{", lambda k: f'"{k:024x}":[]', "}"),
+    ("[", lambda k: "0", "]"),
+    ("[", lambda k: "1e0", "]"),
+    ("[", lambda k: str(1000 + k), "]"),
+    ("[", lambda k: '"ab"', "]"),
+    ("[", lambda k: "[]", "]"),
+    ("[", lambda k: "[0,0,0]", "]"),
+    ("[", lambda k: '{"a":0}', "]"),
+    ("[", lambda k: "{}", "]"),
+    ("[", lambda k: '"\\u20ac\\n"', "]"),
+    ('["\\ud83d\\ude00', lambda k: "xxxxxxxxxx", '"]'),
+]
+"""(start, entry, end) of what takes many times its text in memory."""
+
+
+def dense(kind: int, many: int) -> str:
+    """So many entries of one of these kinds."""
+    left, each, right = DENSE[kind]
+    return left + ",".join(each(k) for k in range(many)) + right
 
 
 class Mutator:
@@ -86,7 +108,13 @@ class Mutator:
             text = text[:-1] + ',"more":"' + "y" * 900_000 + '"}'
         if self.random.random() < 0.02 and text.startswith("{"):
             text = text[:-1] + "," + text[1:]  # every key twice
+        if self.random.random() < 0.003:
+            text = text[:-1] + ',"more":' + self.dense() + "}"
         return text.encode("utf-8", "surrogatepass")
+
+    def dense(self) -> str:
+        """What a parser makes most of, for its length."""
+        return dense(self.random.randrange(len(DENSE)), self.random.randrange(1000, 100_000))
 
     def edited(self, value: Any) -> Any:
         """One place of a JSON value with another content, gone, or twice."""

@@ -12,19 +12,20 @@ The coordinator is not trusted: see the page on the threat model. What cannot be
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from suture.core.headers import read_header
 from suture.core.storage import Json
 from suture.errors import IntegrityError
 from suture.federation.owner.opened import OpenedSums
 from suture.federation.owner.run import RunAtOwner
 from suture.federation.owner.secrecy import Secrecy
 from suture.federation.owner.sitting import Sitting
+from suture.federation.wire.bounds import FRAME_HEADER
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.sealed import Sealed, shape_as_json, summed_shape, to_words
@@ -81,7 +82,7 @@ class Sealing:
         return sitting.once(frame, lambda: self._shared(frame, sitting))
 
     def _shared(self, frame: Frame, sitting: Sitting) -> Frame:
-        run, listed = self._run(frame), _body(frame)
+        run, listed = self._run(frame), told_of_everybody(frame)
         secrecy = _secrecy(run)
         purpose = Purpose(run.name, secrecy.terms, sitting.number)
         if strangers := sorted(set(listed) - set(secrecy.owners)):
@@ -163,7 +164,7 @@ class Sealing:
 
     def _opening(self, frame: Frame, sitting: Sitting) -> Frame:
         run = self._run(frame)
-        secrecy, listed = _secrecy(run), _body(frame)
+        secrecy, listed = _secrecy(run), told_of_everybody(frame)
         if not sitting.survivors:
             raise Refused("nobody has said who the survivors are", Code.SECRECY)
         signed = {name for name in sitting.survivors if self._has_signed(secrecy, sitting, name, listed.get(name))}
@@ -205,12 +206,9 @@ def _share(data: Json) -> bytes:
         return b""
 
 
-def _body(frame: Frame) -> dict[str, Json]:
+def told_of_everybody(frame: Frame) -> dict[str, Json]:
     """A JSON object that came as the body, for it may be large."""
     try:
-        content = json.loads(frame.body)
-    except (ValueError, RecursionError) as error:
-        raise Refused("a secure sum needs to know of everybody in it", Code.MALFORMED) from error
-    if not isinstance(content, dict):
-        raise Refused("a secure sum needs to know of everybody in it", Code.MALFORMED)
-    return content
+        return read_header(frame.body, FRAME_HEADER, finite=True)
+    except ValueError as error:
+        raise Refused(f"a secure sum needs to know of everybody in it ({error})", Code.MALFORMED) from error

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from suture.core.headers import read_header
@@ -42,6 +42,8 @@ class Frame:
 
     header: dict[str, Json]
     body: bytes = b""
+    sent: memoryview | None = field(default=None, compare=False, repr=False)
+    """The header as it came, of a frame that came."""
 
     def pack(self) -> bytes:
         """To bytes."""
@@ -53,8 +55,9 @@ class Frame:
             )
         return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, self.body])
 
-    def _header(self) -> bytes:
-        return json.dumps(self.header, separators=(",", ":")).encode()
+    def _header(self) -> bytes | memoryview:
+        # To write a header anew that came from somebody else would take a multiple of its size, and the time.
+        return self.sent if self.sent is not None else json.dumps(self.header, separators=(",", ":")).encode()
 
     @property
     def header_bytes(self) -> int:
@@ -64,7 +67,9 @@ class Frame:
     @property
     def digest(self) -> str:
         """By which an answer names this request."""
-        return hashlib.sha256(self._header() + b"\0" + hashlib.sha256(self.body).digest()).hexdigest()[:32]
+        digest = hashlib.sha256(self._header())
+        digest.update(b"\0" + hashlib.sha256(self.body).digest())
+        return digest.hexdigest()[:32]
 
     def answering(self, request: Frame) -> Frame:
         """This, as the answer to a request."""
@@ -80,11 +85,12 @@ class Frame:
         end = 8 + int.from_bytes(data[4:8], "little")
         if not isinstance(data, bytes) or data[:4] != MAGIC or end > len(data):
             raise IntegrityError("malformed frame (it does not start like one of ours); it was refused")
+        sent = memoryview(data)[8:end]
         try:
-            header = read_header(data[8:end], FRAME_HEADER, finite=True)
+            header = read_header(sent, FRAME_HEADER, finite=True)
         except ValueError as error:
             raise IntegrityError(f"malformed frame (its header cannot be read: {error}); it was refused") from error
-        return Frame(header, data[end:])
+        return Frame(header, data[end:], sent)
 
     @staticmethod
     def several(frames: Sequence[Frame]) -> Frame:

@@ -54,7 +54,8 @@ def _concrete(hint: object, bound: Bindings) -> type[Message] | None:
     return named if isinstance(named, type) and issubclass(named, Message) and named is not Message else None
 
 
-def wire_types(method: type[Method[Any, Any]]) -> dict[str, type[Message]]:
+@cache
+def wire_types(method: type[Method[Any, Any]]) -> Mapping[str, type[Message]]:
     """The message types a method's own modules know, by name; the most derived module wins."""
     found: dict[str, type[Message]] = {}
     for kind in reversed(method.__mro__):
