@@ -36,7 +36,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         watch = Fuzzer(Path(folder), options.seed).run(options.frames, told)
     told(watch)
-    print(f"slowest {watch.slowest:.2f} s, largest growth {watch.largest / 2**20:.1f} MB; answers: {dict(watch.answers)}")
+    print(f"slowest {watch.slowest:.2f} s, largest growth {watch.largest / 2**20:.1f} MB; at {dict(watch.places)}")
+    print(f"answers: {dict(watch.answers)}")
     sys.exit(1 if watch.findings else 0)
 
 

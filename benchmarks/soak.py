@@ -22,10 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "federati
 
 from loopback import SMALL, Loopback, planned, write_shards
 
-from suture.federation.operator.operator import Operator
+from suture.core.storage import read_json
+from suture.federation.operator.operator import JOB, Operator, SessionError
+from suture.federation.wire.orders import Order
 from suture.runs.folder import read_outcome
 
 MEGABYTE = 2**20
+MOST_LOSSES = 5
+"""Of an operator's session in one run: a machine that does much else answers late."""
 
 
 def sizes(parties: Loopback) -> dict[str, tuple[float, int]]:
@@ -43,6 +47,28 @@ def growth(values: list[float]) -> float:
     return float(np.polyfit(range(len(late)), late, 1)[0]) if len(late) > 1 else 0.0
 
 
+def carried_out(parties: Loopback, order: Order, out: Path) -> int:
+    """A run to its end, as an operator gets it there; how often the session with the coordinator was lost on the way."""
+    for losses in range(MOST_LOSSES):
+        try:
+            operator = Operator(parties.kit("operator"), patience=300)
+            try:
+                operator.carry_out([order], [out], job_of(out))
+                return losses
+            finally:
+                operator.close()
+        except SessionError as error:
+            print(f"{out.name}: {error}; resumed", flush=True)
+            time.sleep(2)
+    raise SystemExit(f"{out.name}: the coordinator could not be reached {MOST_LOSSES} times in a row")
+
+
+def job_of(out: Path) -> str | None:
+    """The job that may still be at it."""
+    known = (out / JOB).exists() and str(read_json(out / JOB, "record of a job")["job"])
+    return known or None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--owners", type=int, default=8)
@@ -58,16 +84,12 @@ def main() -> None:
         world = write_shards(made, folder / "shards")
         parties = Loopback(folder, world.clients.ids, folder / "shards")
         parties.start()
-        lost, end, runs = 0, time.monotonic() + 60 * options.minutes, 0
+        lost, again, end, runs = 0, 0, time.monotonic() + 60 * options.minutes, 0
         try:
             parties.wait()
             while time.monotonic() < end:
                 out = folder / "runs" / f"soak-{runs:04d}"
-                operator = Operator(parties.kit("operator"), patience=300)
-                try:
-                    operator.carry_out([replace(parties.order(made, out.name), secure=options.secure)], [out])
-                finally:
-                    operator.close()
+                again += carried_out(parties, replace(parties.order(made, out.name), secure=options.secure), out)
                 runs += 1
                 done = read_outcome(out)
                 lost += done is None or done.rounds != options.rounds
@@ -82,7 +104,7 @@ def main() -> None:
                 )
         finally:
             parties.stop()
-    print(f"\n{runs} runs, {lost} of them not whole")
+    print(f"\n{runs} runs, {lost} of them not whole; the operator lost its session {again} times, and resumed")
     print("| party | MB at first | MB at last | MB a run | files at first | files at last |\n|---|---|---|---|---|---|")
     for party, seen in history.items():
         slope = growth([size for size, _ in seen])

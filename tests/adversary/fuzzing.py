@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,14 @@ from mutations import Mutator
 from test_faults import DATASET, OWNERS, QUICK, InProcess, coordinator
 
 from suture import api
+from suture.core.message import Message
 from suture.errors import SutureError
 from suture.federation.coordinator.cohort import OwnersCohort
+from suture.federation.owner.sealing import told_of_everybody
+from suture.federation.wire.checks import check_finite, check_sizes
 from suture.federation.wire.frames import MAGIC, Frame
 from suture.federation.wire.orders import order_of
-from suture.federation.wire.signatures import read, signature, wire_types
+from suture.federation.wire.signatures import Signature, read, signature, wire_types
 from suture.graph.shard import save_shard
 from suture.method import Task
 from suture.runs.prepare import Source
@@ -95,11 +99,13 @@ class Watch:
     largest: int = 0
     findings: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
+    places: Counter[str] = field(default_factory=Counter)
 
     @contextlib.contextmanager
     def over(self, data: bytes, what: str) -> Iterator[None]:
         """Watch one try."""
         self.tried += 1
+        self.places[what] += 1
         before = reset_peak()
         began = time.process_time()
         try:
@@ -137,6 +143,18 @@ class NoAudit:
         """Nothing."""
 
 
+class AtOnce(ThreadPoolExecutor):
+    """Calls one owner after the other: what they answer is the same, and three threads a frame are most of the time."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*arguments, **named))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
 class AtCoordinator:
     """A coordinator's cohort that asks a run's first step again and again."""
 
@@ -160,6 +178,7 @@ class AtCoordinator:
         self.cohort: OwnersCohort[Any] = OwnersCohort.start(
             self.method, task, "run", self.transport, terms, NoAudit(), faults=faults
         )
+        self.cohort._common.calls._pool = AtOnce()
         self.ask()
         self.honest = dict(self.transport.last)
 
@@ -175,8 +194,34 @@ class AtCoordinator:
         self.cohort.ask(self.step, self.message)
 
 
+class AtReaders:
+    """What both sides do first with all that comes: frames are unpacked, and messages read as the step declares them."""
+
+    def __init__(self, method: str, passed: list[tuple[str, bytes, bytes]], mutator: Mutator) -> None:
+        kind = type(made_for(method).methods[0])
+        self.mutator, self.known, self.passed = mutator, wire_types(kind), []
+        self.passed: list[tuple[bytes, list[type[Message] | None]]]
+        for _, request, reply in passed:
+            steps = [frame.header.get("step") for frame in Frame.unpack(request).parts()]
+            declared = [signature(kind, step) if isinstance(step, str) else Signature(None, None) for step in steps]
+            self.passed += [(request, [one.message for one in declared]), (reply, [one.reply for one in declared])]
+
+    def read(self, data: bytes, declared: list[type[Message] | None]) -> None:
+        """To the last number, or a refusal."""
+        for frame, kind in zip(Frame.unpack(data).parts(), declared, strict=False):
+            if frame.refused is None and frame.body[:1] == b"{":
+                told_of_everybody(frame)
+            elif frame.refused is None and frame.body:
+                message = read(frame.body, kind, self.known)
+                check_finite(message)
+                check_sizes(message)
+
+
 class Fuzzer:
-    """One damaged or invented frame after the other, by turns for an owner and for the coordinator."""
+    """One damaged or invented frame after the other: one in five at a party, the others at its readers.
+
+    A party takes milliseconds for a frame, most of them for what it does with good ones.
+    """
 
     def __init__(self, folder: Path, seed: int) -> None:
         torch.set_num_threads(1)
@@ -185,6 +230,7 @@ class Fuzzer:
         self.watch, self.seed = Watch(), seed
         self.desks: list[tuple[Recording, Mutator]] = []
         self.cohorts: list[AtCoordinator] = []
+        self.readers: list[AtReaders] = []
         for place, (method, secure) in enumerate(METHODS):
             home = folder / f"{place}-{method}"
             recording = Recording(home / "owners", shards)
@@ -193,6 +239,7 @@ class Fuzzer:
             requests = [request for _, request, _ in recording.passed]
             replies = [reply for _, _, reply in recording.passed]
             self.desks.append((recording, Mutator(seed + 2 * place, requests)))
+            self.readers.append(AtReaders(method, recording.passed, Mutator(seed + 1000 + place, requests + replies)))
             if not secure:  # a secure sum is another one every time: there is nothing to play again
                 self.cohorts.append(AtCoordinator(method, recording.passed, Mutator(seed + 2 * place + 1, replies)))
 
@@ -224,21 +271,33 @@ class Fuzzer:
             at.ask(**{owner: reply})
             self.watch.answers["taken"] += 1
 
+    def readers_once(self, turn: int) -> None:
+        """A damaged frame, request or reply, where it is read."""
+        at = self.readers[turn % len(self.readers)]
+        data, declared = at.mutator.random.choice(at.passed)
+        damaged = at.mutator.changed(data)
+        with self.watch.over(damaged, "readers"):
+            at.read(damaged, declared)
+            self.watch.answers["read"] += 1
+
     def run(self, frames: int, told: Callable[[Watch], None] = lambda watch: None) -> Watch:
         """By turns, the last twentieth invented; `told` hears of it now and then."""
-        drawn = frames // 20
-        for turn in range(frames - drawn):
-            (self.owner_once if turn % 2 else self.coordinator_once)(turn // 2)
+        drawn = frames // 40
+        for turn in range(frames - 2 * drawn):
+            TURNS[turn % len(TURNS)](self, turn // len(TURNS))
             if turn % 10_000 == 9_999:
                 told(self.watch)
         self.invented(drawn)
         return self.watch
 
-    def invented(self, frames: int) -> None:
-        """Frames that nobody ever sent, by Hypothesis; it stops at what it finds, so that is kept, not raised."""
+    def invented(self, examples: int) -> None:
+        """Frames that nobody ever sent, by Hypothesis, each at a desk and at a coordinator.
+
+        It would stop at the first finding, so findings are kept and not raised.
+        """
 
         @seed(self.seed)
-        @settings(max_examples=max(1, frames // 2), deadline=None, database=None, phases=[Phase.generate],
+        @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
                   suppress_health_check=list(HealthCheck))  # fmt: skip
         @given(
             invented_frames(self.desks), st.sampled_from(self.desks), st.sampled_from(self.cohorts), st.sampled_from(OWNERS)
@@ -248,6 +307,9 @@ class Fuzzer:
             self.at_coordinator(at, owner, frame)
 
         each()
+
+
+TURNS = (Fuzzer.coordinator_once, *[Fuzzer.readers_once] * 4, Fuzzer.owner_once, *[Fuzzer.readers_once] * 4)
 
 
 def invented_frames(desks: list[tuple[Recording, Mutator]]) -> st.SearchStrategy[bytes]:
