@@ -31,7 +31,9 @@ from suture.runs.checkpoint import load_models
 
 pytestmark = pytest.mark.federation
 KILLS = int(os.environ.get("SUTURE_KILLS", "2"))
-ROUNDS = 20 + 10 * KILLS
+MOST_ROUNDS_BETWEEN = 9
+ROUNDS = 20 + 20 * KILLS
+"""Enough for all blows: after one the run goes on for a moment before the next is prepared."""
 PATIENCE = 900.0
 NAMED_WITHIN = float(os.environ.get("SUTURE_NAMED_WITHIN", "15"))
 STEP_SECONDS, HANGS = 10, 15.0
@@ -128,9 +130,11 @@ def moment(chance: random.Random, run: Disturbed, before: int) -> bool:
     """
     end = time.monotonic() + PATIENCE
     if before and chance.random() < 0.2:
-        time.sleep(chance.uniform(0.0, 15.0))
+        end = time.monotonic() + chance.uniform(0.0, 15.0)
+        while time.monotonic() < end and run.rounds() < before + MOST_ROUNDS_BETWEEN:  # a job that runs already runs on
+            time.sleep(0.05)
         return False
-    after = before + chance.randrange(1, 9)
+    after = before + chance.randrange(1, MOST_ROUNDS_BETWEEN)
     while run.rounds() < after:
         assert run.go_on(), "it ended before it could be disturbed"
         assert time.monotonic() < end, "the run does not go on"
