@@ -139,10 +139,11 @@ PARTIES = {
     "wire": set(),
     "coordinator": {"wire", "identity"},
     "owner": {"wire", "audit", "identity"},
-    "flare": {"wire", "audit"},
+    "flare": {"wire", "audit", "pem"},
     "operator": {"wire", "flare"},
     "audit": set(),
-    "identity": set(),
+    "identity": {"pem"},
+    "pem": set(),
 }
 WHERE_PARTIES_MEET = PACKAGE / "federation" / "flare" / "jobs.py"
 

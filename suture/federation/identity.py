@@ -22,15 +22,15 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.x509.oid import NameOID
 
-from suture.core.storage import disk_errors, read_json
+from suture.core.storage import read_json
 from suture.errors import IntegrityError
+from suture.federation.pem import REVOKED, ROOT, SCHEME, Revocations, certificate_in, common_name, read_small, uris_in
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-STARTUP, ROOT, REVOKED, ABOUT = "startup", "rootCA.pem", "revoked.pem", "about.json"
+STARTUP, ABOUT = "startup", "about.json"
 CERTIFICATE, KEY = "client.crt", "client.key"
-SCHEME = "suture:"
+OURS = f"{SCHEME}:"
 OWNER = "owner"
 LARGEST = 20_000
 """Characters of a certificate; those of federations have 2,000."""
@@ -49,16 +49,11 @@ class Title:
     @staticmethod
     def of(certificate: x509.Certificate) -> Title:
         """As the certificate says; one that says two things says nothing."""
-        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        common = str(names[0].value) if len(names) == 1 else ""
-        try:
-            other = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            return Title(common, None, None)
-        ours = [uri for uri in other.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(SCHEME)]
+        common = common_name(certificate)
+        ours = [uri for uri in uris_in(certificate) if uri.startswith(OURS)]
         if not ours:
             return Title(common, None, None)
-        parts = ours[0].removeprefix(SCHEME).split("/")
+        parts = ours[0].removeprefix(OURS).split("/")
         if len(ours) != 1 or len(parts) != 3 or parts[2] != common:
             return Title("", "", "")
         return Title(common, parts[1], parts[0])
@@ -81,9 +76,9 @@ class Identity:
     def of_kit(path: Path) -> Identity:
         """That of a start-up kit, or one sentence."""
         startup = path / STARTUP
-        certificate, root = (_certificate(_read(startup / file).decode("latin-1")) for file in (CERTIFICATE, ROOT))
+        certificate, root = (certificate_in(read_small(file), file) for file in (startup / CERTIFICATE, startup / ROOT))
         try:
-            key = serialization.load_pem_private_key(_read(startup / KEY), None)
+            key = serialization.load_pem_private_key(read_small(startup / KEY), None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise IntegrityError(f"{startup / KEY} is not a private key; it is damaged, enrol again") from error
         if not isinstance(key, PrivateKey) or key.public_key() != certificate.public_key():
@@ -144,35 +139,12 @@ def check_signature(name: str, certificate: x509.Certificate | str, data: bytes,
 
 
 def _certificate(text: str) -> x509.Certificate:
-    """One certificate in PEM."""
+    """One certificate in PEM, as it came."""
     if len(text) > LARGEST:
         raise IntegrityError("a certificate is larger than any of a federation")
-    try:
-        certificate = x509.load_pem_x509_certificate(text.encode())
-        # Both are read late otherwise, and would raise where nobody expects it.
-        certificate.public_key()
-        Title.of(certificate)
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
-        raise IntegrityError("what should be a certificate cannot be read as one") from error
-    return certificate
+    return certificate_in(text.encode(), "what should be a certificate")
 
 
 def _revoked(path: Path, root: x509.Certificate) -> frozenset[int]:
     """Serial numbers in the authority's list; a list that somebody else has signed is no list."""
-    if not path.exists():
-        return frozenset()
-    try:
-        signed = x509.load_pem_x509_crl(_read(path))
-        key = root.public_key()
-        if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey):
-            raise ValueError("a key of another kind")
-        if signed.issuer != root.subject or not signed.is_signature_valid(key):
-            raise ValueError("signed by somebody else")
-        return frozenset(entry.serial_number for entry in signed)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise IntegrityError(f"{path} is not a list of revoked certificates of this federation's authority") from error
-
-
-def _read(path: Path) -> bytes:
-    with disk_errors("read", path):
-        return path.read_bytes()
+    return Revocations.read(read_small(path), root, path).serials if path.exists() else frozenset()

@@ -64,6 +64,7 @@ class Authority:
         for serial in self.revoked:
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             made = made.add_revoked_certificate(entry)
+        made = made.add_extension(x509.CRLNumber(len(self.revoked)), False)
         listed = made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         for one in at:
             (one / "startup" / "revoked.pem").write_bytes(listed)

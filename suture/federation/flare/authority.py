@@ -29,6 +29,7 @@ from suture.errors import ConfigError, IntegrityError
 from suture.federation.flare import certificates as certs
 from suture.federation.flare.certificates import Member, Role
 from suture.federation.flare.requests import Invitation, Request, check_of, key_of, new_token
+from suture.federation.pem import REVOKED, ROOT, common_name
 
 OPERATOR = "operator@suture.local"
 """FLARE's name of the operator; no owner can be called so."""
@@ -59,8 +60,8 @@ class Authority:
                 f"{folder} is not the folder of a federation's authority; `suture federation create` makes one"
             )
         self.folder = folder
-        self.root = certs.read_certificate(folder / certs.ROOT)
-        self.federation = certs.common_name(self.root)
+        self.root = certs.read_certificate(folder / ROOT)
+        self.federation = common_name(self.root)
         self._register = ChainedFile(folder / REGISTER, "register of certificates")
 
     @staticmethod
@@ -76,7 +77,7 @@ class Authority:
         builder = _begun(name, name, key.public_key(), key, now + ROOT_VALID)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(signs_others=True), critical=True)
-        certs.write_certificate(folder / certs.ROOT, builder.sign(key, hashes.SHA256()))
+        certs.write_certificate(folder / ROOT, builder.sign(key, hashes.SHA256()))
         return Authority(folder)
 
     def invite(self, name: str, host: str, port: int, scheme: str, owners: Sequence[str]) -> tuple[Invitation, str]:
@@ -137,7 +138,7 @@ class Authority:
             return [self._revocation(member, valid, lines)]
 
         self._write_list(self._register.append_if(decided))
-        return self.folder / certs.REVOKED
+        return self.folder / REVOKED
 
     def entries(self) -> list[Entry]:
         """Everything in the register, in its order."""
@@ -226,7 +227,7 @@ class Authority:
                 when = datetime.fromisoformat(str(line["time"]))
                 entry = x509.RevokedCertificateBuilder().serial_number(int(str(serial))).revocation_date(when).build()
                 builder = builder.add_revoked_certificate(entry)
-        write_atomically(self.folder / certs.REVOKED, certs.pem(builder.sign(self._key(), hashes.SHA256())))
+        write_atomically(self.folder / REVOKED, certs.pem(builder.sign(self._key(), hashes.SHA256())))
 
     def _entries(self, lines: Iterable[Line]) -> list[Entry]:
         found: list[Entry] = []

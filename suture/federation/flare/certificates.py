@@ -29,21 +29,16 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
 from suture.core.storage import disk_errors, write_atomically
 from suture.errors import IntegrityError
+from suture.federation.pem import REVOKED, ROOT, SCHEME, Revocations, certificate_in, common_name, read_small, uris_in
 from suture.federation.wire.reasons import Code, Refused
 
-SCHEME = "suture"
-ROOT = "rootCA.pem"
-REVOKED = "revoked.pem"
 KEY_BITS = 3072
 FEWEST_BITS = 2048
 EXPONENT = 65537
 WARNED_BEFORE = timedelta(days=30)
-LARGEST_FILE = 1_000_000
-"""Bytes. Nothing that belongs to a federation's keys is near it."""
 FEDERATION = re.compile(r"[a-z][a-z0-9-]{0,39}")
 OWNER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,39}")
 """An owner may be called as in its tables, such as DE."""
@@ -128,27 +123,6 @@ def read_key(path: Path) -> rsa.RSAPrivateKey:
     return key
 
 
-def read_small(path: Path) -> bytes:
-    """A file that somebody handed over: read only if it can be what it should be."""
-    with disk_errors("read", path), path.open("rb") as file:
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise IntegrityError(f"{path} is larger than anything that belongs to a federation's keys")
-    return content
-
-
-def certificate_in(content: bytes, where: object) -> x509.Certificate:
-    """The one certificate of a PEM text, or one sentence."""
-    try:
-        certificates = x509.load_pem_x509_certificates(content)
-        certificates[0].extensions  # noqa: B018  (read late otherwise, and then it raises where nobody expects it)
-    except (ValueError, IndexError) as error:
-        raise IntegrityError(f"{where} holds no certificate that can be read") from error
-    if len(certificates) > 1:
-        raise IntegrityError(f"{where} holds {len(certificates)} certificates, expected is one")
-    return certificates[0]
-
-
 def read_certificate(path: Path) -> x509.Certificate:
     """The certificate in a file."""
     return certificate_in(read_small(path), path)
@@ -161,21 +135,11 @@ def pem(certificate: x509.Certificate | x509.CertificateRevocationList) -> bytes
 
 def member_of(certificate: x509.Certificate) -> Member | None:
     """For whom a certificate is; None if it does not say so, or says it in two ways."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        return None
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    uris = uris_in(certificate)
     member = Member.read(uris[0]) if len(uris) == 1 else None
     if member is not None and member.role is Role.OWNER and common_name(certificate) != member.name:
         return None  # FLARE knows a client by its common name
     return member
-
-
-def common_name(certificate: x509.Certificate) -> str:
-    """By which FLARE knows a party."""
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if len(names) == 1 else ""
 
 
 def hosts_of(certificate: x509.Certificate) -> set[str]:
@@ -200,28 +164,6 @@ def fingerprint(key: object) -> str:
 def expiry(certificate: x509.Certificate) -> str:
     """Until when, as a date."""
     return certificate.not_valid_after_utc.strftime("%Y-%m-%d")
-
-
-@dataclass(frozen=True)
-class Revocations:
-    """The authority's list of certificates that do not count any more."""
-
-    number: int
-    serials: frozenset[int]
-
-    @staticmethod
-    def read(content: bytes, root: x509.Certificate, where: object) -> Revocations:
-        """A list that this federation's authority has signed, or one sentence."""
-        try:
-            signed = x509.load_pem_x509_crl(content)
-            number = signed.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-            serials = frozenset(entry.serial_number for entry in signed)
-        except (ValueError, x509.ExtensionNotFound) as error:
-            raise IntegrityError(f"{where} holds no list of revoked certificates that can be read") from error
-        key = root.public_key()
-        if signed.issuer != root.subject or not isinstance(key, rsa.RSAPublicKey) or not signed.is_signature_valid(key):
-            raise IntegrityError(f"the list of revoked certificates {where} is not signed by this federation's authority")
-        return Revocations(number, serials)
 
 
 NONE_REVOKED = Revocations(0, frozenset())

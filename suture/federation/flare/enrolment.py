@@ -15,10 +15,11 @@ from cryptography import x509
 from suture.core.storage import disk_errors, staged_folder, write_atomically
 from suture.errors import ConfigError, IntegrityError
 from suture.federation.flare import certificates as certs
-from suture.federation.flare.certificates import Revocations, Role
+from suture.federation.flare.certificates import Role
 from suture.federation.flare.kits import JobClasses, Kit, harden
 from suture.federation.flare.provisioning import planned, unpack
 from suture.federation.flare.requests import Invitation, Request, check_of
+from suture.federation.pem import REVOKED, ROOT, Revocations, certificate_in, read_small
 
 WAITING = ".new"
 """Behind the name of a key whose certificate has not come yet."""
@@ -36,7 +37,7 @@ def begin(invitation: Invitation, token: str, out: Path, jobs: JobClasses) -> Pa
     key = certs.new_key()
     with staged_folder(out) as folder:
         kit = unpack(folder, planned(invitation), [member], jobs)[member.name]
-        write_atomically(kit / "startup" / certs.ROOT, invitation.root.encode())
+        write_atomically(kit / "startup" / ROOT, invitation.root.encode())
         certs.write_key(certs.pair_of(member.role, kit / "startup")[1], key)
         Request.by_token(member, key, token).write(kit / REQUEST)
         for part in list(kit.iterdir()):
@@ -60,10 +61,10 @@ def renew(kit: Kit) -> Path:
 
 def install(kit: Kit, file: Path) -> str:
     """Put a certificate or a list of revoked ones into a kit, if the kit's authority made it for this kit, and say so."""
-    content = certs.read_small(file)
+    content = read_small(file)
     if LIST_OF_REVOKED in content:
         return _install_list(kit, content, file)
-    return _install_certificate(kit, certs.certificate_in(content, file), file)
+    return _install_certificate(kit, certificate_in(content, file), file)
 
 
 def _install_certificate(kit: Kit, certificate: x509.Certificate, file: Path) -> str:
@@ -89,7 +90,7 @@ def _install_list(kit: Kit, content: bytes, file: Path) -> str:
     revoked = Revocations.read(content, trust.root, file)
     if revoked.number < trust.revoked.number:
         raise IntegrityError(f"{file} is older than the list of revoked certificates that {kit.path} has; it stays")
-    write_atomically(trust.startup / certs.REVOKED, content)
+    write_atomically(trust.startup / REVOKED, content)
     return f"{kit.path} knows {len(revoked.serials)} revoked certificate(s) now"
 
 

@@ -24,6 +24,7 @@ from suture.federation.flare.certificates import Member, Role
 from suture.federation.flare.kits import JobClasses, harden, silent
 from suture.federation.flare.places import ABOUT
 from suture.federation.flare.requests import Invitation
+from suture.federation.pem import ROOT
 
 AUTHORITY = "authority"
 INVITATION = ".invitation.json"
@@ -129,4 +130,4 @@ def give_keys(kit: Path, member: Member, authority: Authority, host: str) -> Non
     certs.write_certificate(
         path, authority.issue(member, key.public_key(), host if member.role is Role.COORDINATOR else None)
     )
-    write_atomically(kit / "startup" / certs.ROOT, certs.pem(authority.root))
+    write_atomically(kit / "startup" / ROOT, certs.pem(authority.root))

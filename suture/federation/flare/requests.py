@@ -26,6 +26,7 @@ from suture.core.storage import write_json
 from suture.errors import ConfigError, IntegrityError
 from suture.federation.flare import certificates as certs
 from suture.federation.flare.certificates import Member, Role
+from suture.federation.pem import SCHEME, certificate_in, common_name, read_small
 
 INVITATION, REQUEST = "suture invitation", "suture certificate request"
 HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?")
@@ -90,7 +91,7 @@ class Invitation:
             raise IntegrityError(f"the invitation {path} is not for one of the owners it names; ask for a new one")
         root, check = _text(content, "root", path), _text(content, "token_check", path)
         invitation = Invitation(member, host, port, str(scheme), known, root, check)
-        certificate = certs.certificate_in(invitation.root.encode(), path)
+        certificate = certificate_in(invitation.root.encode(), path)
         _check_root(certificate, member.federation, path)
         return invitation
 
@@ -107,7 +108,7 @@ def _check_root(root: x509.Certificate, federation: str, path: Path) -> None:
         signs = root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
         signs = False
-    if not signs or certs.common_name(root) != federation:
+    if not signs or common_name(root) != federation:
         raise IntegrityError(f"the certificate in {path} is not that of the authority of {federation}")
 
 
@@ -197,7 +198,7 @@ class Request:
             request.public_key()
         except ValueError as error:
             raise IntegrityError(f"the request {path} cannot be read; let its member make it again") from error
-        old = certs.certificate_in(_text(content, "certificate", path).encode(), path) if "certificate" in content else None
+        old = certificate_in(_text(content, "certificate", path).encode(), path) if "certificate" in content else None
         return Request(member, request, proof, old)
 
 
@@ -211,7 +212,7 @@ def _padding() -> padding.PSS:
 
 def _object(path: Path, kind: str) -> dict[str, object]:
     try:
-        content = json.loads(certs.read_small(path))
+        content = json.loads(read_small(path))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path} is no {kind}: it is not valid JSON") from error
     if not isinstance(content, dict) or content.get("kind") != kind:
@@ -222,9 +223,7 @@ def _object(path: Path, kind: str) -> dict[str, object]:
 def _member(content: dict[str, object], path: Path) -> Member:
     """Names become folders, so they are checked before anything else is done with them."""
     named = [content.get(key) for key in ("federation", "role", "name")]
-    member = (
-        Member.read(f"{certs.SCHEME}:{'/'.join(map(str, named))}") if all(isinstance(part, str) for part in named) else None
-    )
+    member = Member.read(f"{SCHEME}:{'/'.join(map(str, named))}") if all(isinstance(part, str) for part in named) else None
     if member is None:
         raise IntegrityError(f"{path} names a federation, role or member that cannot be: {named!r}"[:300])
     return member

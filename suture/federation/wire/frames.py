@@ -23,6 +23,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 from suture.core.headers import read_header
@@ -47,7 +48,7 @@ class Frame:
 
     def pack(self) -> bytes:
         """To bytes."""
-        header = self._header()
+        header = self._header
         if len(header) > FRAME_HEADER.size:
             raise IntegrityError(
                 f"a header of {len(header):,} bytes is longer than the {FRAME_HEADER.size:,} that parties read: "
@@ -55,6 +56,7 @@ class Frame:
             )
         return b"".join([MAGIC, len(header).to_bytes(4, "little"), header, self.body])
 
+    @cached_property
     def _header(self) -> bytes | memoryview:
         # To write a header anew that came from somebody else would take a multiple of its size, and the time.
         return self.sent if self.sent is not None else json.dumps(self.header, separators=(",", ":")).encode()
@@ -62,12 +64,12 @@ class Frame:
     @property
     def header_bytes(self) -> int:
         """How large the header travels."""
-        return len(self._header())
+        return len(self._header)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """By which an answer names this request."""
-        digest = hashlib.sha256(self._header())
+        digest = hashlib.sha256(self._header)
         digest.update(b"\0" + hashlib.sha256(self.body).digest())
         return digest.hexdigest()[:32]
 
