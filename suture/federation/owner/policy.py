@@ -18,8 +18,9 @@ secure_colluders = 0                   # owners that may side with the coordinat
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
 [privacy]                              # if present, only runs that promise it, within this budget for all of them together
 epsilon = 8.0                          # for training nodes: only runs with DP-SGD
-edge_epsilon = 4.0                     # for edges: only runs that hear them by noised sums (model.kind=gap)
+edge_epsilon = 4.0                     # for edges: only runs with noised sums (model.kind=gap) or drawn edges (feddep)
 delta = 1e-5
+edge_delta = 0.3                       # of edge_epsilon; delta if absent, which is too little for drawn edges
 evaluation_sigma = 20.0                # noise of evaluations = "noised", which then cost epsilon too
 """
 
@@ -39,13 +40,13 @@ from suture.core.message import UNDECLARED, Message
 from suture.core.storage import disk_errors
 from suture.errors import ConfigError
 from suture.federation.owner.account import Caps
-from suture.federation.owner.cost import Cost, Noise
+from suture.federation.owner.cost import Cost, Noise, edges_shown, noised_once
 from suture.federation.owner.scores import Evaluations, without_losses
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms
 from suture.method import Method
 from suture.methods import DOOR, Methods
-from suture.privacy.accountant import TELLING, dp_sgd_epsilon
+from suture.privacy.accountant import EDGES_OTHERWISE, TELLING, dp_sgd_epsilon
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
 from suture.settings import Count, Positive
@@ -58,10 +59,17 @@ class Budget:
     epsilon: Positive | None = None
     """For a training node: DP-SGD, and the sums of GAP at node level."""
     edge_epsilon: Positive | None = None
-    """For an edge, in both directions: the sums of GAP at either level."""
+    """For an edge, in both directions: the sums of GAP at either level, and edges drawn once."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    edge_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of `edge_epsilon`; absent: `delta`. Drawn edges are a promise of delta alone, which must be at least their share."""
     evaluation_sigma: Positive = 20.0
     """Noise on the counts of `evaluations = "noised"`; see `suture.federation.owner.scores`."""
+
+    @property
+    def uncovered(self) -> frozenset[str]:
+        """Kinds that nothing covers: for nodes all that is made of single ones, for edges what may count these itself."""
+        return TELLING if self.epsilon is not None else EDGES_OTHERWISE
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,8 @@ class Policy:
     def caps(self, terms: Terms, method: Method[Any, Any]) -> Caps:
         """How often a run is answered: what its plan can need, and what the policy spares or allows."""
         tests = 2 * terms.rounds + self.spare_asks if self.max_evaluations is None else self.max_evaluations
-        return Caps(terms.rounds * method.asks_per_iteration, self.spare_asks, tests, self.total_bytes)
+        asks = terms.rounds * method.asks_per_iteration
+        return Caps(asks, self.spare_asks, tests, self.total_bytes, noised_once(method))
 
     def noise_of_tests(self) -> tuple[Noise, ...]:
         """What the scores of one run cost."""
@@ -148,7 +157,7 @@ class Policy:
         if self.privacy is not None and self.privacy.epsilon is not None:
             _check_nodes(self.privacy.epsilon, self.privacy.delta, cost, earlier)
         if self.privacy is not None and self.privacy.edge_epsilon is not None:
-            _check_edges(self.privacy.edge_epsilon, self.privacy.delta, cost, earlier)
+            _check_edges(self.privacy.edge_epsilon, self.privacy.edge_delta or self.privacy.delta, cost, earlier)
 
     def _check_statistics(self) -> None:
         needed = "this run needs them first (to standardise features, to weigh classes or edges, or to choose a metric)"
@@ -172,7 +181,7 @@ class Policy:
                 if path == name or path.startswith(f"{name}."):
                     raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}", Code.POLICY)
             kind = type(reply).kind_of(path) or UNDECLARED
-            if self.privacy is not None and step != EVALUATION_STEP and kind in TELLING:
+            if self.privacy is not None and step != EVALUATION_STEP and kind in self.privacy.uncovered:
                 raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise", Code.POLICY)
         if self.max_message_bytes is not None and (size := sum(reply.nbytes())) > self.max_message_bytes:
             raise Refused(
@@ -198,18 +207,26 @@ def _check_nodes(allowed: float, delta: float, cost: Cost, earlier: Sequence[Cos
 
 
 def _check_edges(allowed: float, delta: float, cost: Cost, earlier: Sequence[Cost]) -> None:
-    if not cost.edges:
+    if not cost.edges and not cost.drawn:
         raise Refused(
-            "the policy has a privacy budget for edges, and this run hides none (that needs model.kind=gap and gap_sigma "
-            "above 0)",
+            "the policy has a privacy budget for edges, and this run hides none (that needs model.kind=gap with gap_sigma "
+            "above 0, or feddep, which draws edges once)",
             Code.POLICY,
         )
     before = [entry for other in earlier for entry in other.edges]
+    others = f" with {len(earlier)} earlier runs" if before or any(other.drawn for other in earlier) else ""
+    shown = edges_shown([*earlier, cost])
     mus = [composed_mu(noise, hops) for noise, _, hops in (*before, *cost.edges)]
-    epsilon = gaussian_epsilon(math.hypot(*mus), delta)
+    # What was drawn takes its part of delta; what is left of it is there for the noise.
+    if shown > delta or (mus and shown == delta):
+        raise Refused(
+            f"the privacy budget for edges is exceeded: an edge is drawn, and seen, with probability {shown:.3g}{others}; "
+            f"allowed is a delta of {delta:g} (edge_delta of the policy, edge_share of the run)",
+            Code.BUDGET,
+        )
+    epsilon = gaussian_epsilon(math.hypot(*mus), delta - shown) if mus else 0.0
     if not epsilon <= allowed:
         hops = sum(entry[2] for entry in cost.edges)
-        others = f" with {len(earlier)} earlier runs" if before else ""
         raise Refused(
             f"the privacy budget for edges is exceeded: {hops} noised sums{others} cost epsilon {epsilon:.3g} at delta "
             f"{delta:g}, allowed is {allowed:g}",
