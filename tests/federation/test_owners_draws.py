@@ -26,8 +26,10 @@ from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Refused
 from suture.federation.wire.terms import terms_of
 from suture.graph.drawn import drawn_graph
-from suture.graph.shard import save_shard
+from suture.graph.shard import load_shard, save_shard
+from suture.graph.splits import Role
 from suture.method import Clients
+from suture.methods.averaging import Up
 from suture.methods.feddep.prototypes import Prototypes
 from suture.methods.fedggr.grouped import code_groups
 from suture.methods.fedsage_plus.answering import Answering
@@ -292,3 +294,17 @@ def test_the_key_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     assert lasting_key(tmp_path) == bytes(range(32))
     (tmp_path / EARLIER_NAME).unlink()
     assert lasting_key(tmp_path) == bytes(range(32)) and (tmp_path / LASTING_KEY).stat().st_mode & 0o777 == 0o600
+
+
+def test_an_owner_may_keep_its_losses_and_its_size(shards: Path, tmp_path: Path) -> None:  # noqa: F811
+    policy = 'losses = false\nweighting = ["uniform", "rounded"]'
+    transport = InProcess(tmp_path / "owners", shards, {"client-00": policy})
+    with pytest.raises(Refused, match=r"allows training.weighting uniform or rounded, this run has train-nodes"):
+        carried_out(planned("fedavg", 1), tmp_path, transport, "exact")
+    left = replies(transport, tmp_path, planned("fedavg", 1, "weighting=rounded"))
+    told = {owner: Up.unpack(body) for owner, _, _, body in left}
+    assert float(told["client-00"].loss) == 0 and float(told["client-01"].loss) > 0
+    for owner in OWNERS:
+        train = int((load_shard(shards / f"{owner}.safetensors").roles == Role.TRAIN).sum())
+        weight = float(told[owner].weight)
+        assert weight in {2.0**power for power in range(12)} and 2**-0.5 <= weight / train <= 2**0.5

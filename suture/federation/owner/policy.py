@@ -15,6 +15,8 @@ require_secure_aggregation = false
 min_secure_members = 3                 # no sum of fewer owners is opened; with two, each can subtract itself
 secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
 secure_colluders = 0                   # owners that may side with the coordinator; more of them allow fewer to get lost
+losses = false                         # zero in place of losses; if absent, told, but not with [privacy]
+weighting = ["uniform", "rounded"]     # what may be told of its size (training.weighting); anything if absent
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
 [privacy]                              # if present, only runs that promise it, within this budget for all of them together
 epsilon = 8.0                          # for training nodes: only runs with DP-SGD
@@ -49,7 +51,7 @@ from suture.methods import DOOR, Methods
 from suture.privacy.accountant import EDGES_OTHERWISE, TELLING, dp_sgd_epsilon
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.settings import Count, Positive
+from suture.settings import Count, Positive, Weighting
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,10 @@ class Policy:
     statistics: bool | None = None
     """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
     unless there is a privacy budget, as they leave without noise."""
+    losses: bool | None = None
+    """Whether losses leave; where not, zero stands in their place. Absent: yes, unless there is a privacy budget."""
+    weighting: tuple[Weighting, ...] | None = None
+    """What runs may ask to be told of its size, of the values of `training.weighting`; absent: anything."""
     privacy: Budget | None = None
     """Refuse runs that do not hide what it is for, and those with which all runs would cost more than this."""
 
@@ -118,9 +124,14 @@ class Policy:
         return self.evaluations or ("exact" if self.privacy is None else "off")
 
     @property
+    def tells_losses(self) -> bool:
+        """Whether losses leave."""
+        return self.privacy is None if self.losses is None else self.losses
+
+    @property
     def held_back(self) -> str:
         """What a coordinator is told of what it will not be told; empty: nothing is held back."""
-        losses = ["losses"] if self.privacy is not None or self.scores != "exact" else []
+        losses = [] if self.tells_losses and self.scores == "exact" else ["losses"]
         scores = {"exact": [], "rounded": ["exact scores"], "noised": ["scores without noise"], "off": ["scores"]}
         return " and ".join([*scores[self.scores], *losses])
 
@@ -146,6 +157,12 @@ class Policy:
         spent_rounds = sum(other.rounds for other in earlier)
         if self.methods is not None and terms.method not in self.methods:
             raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}", Code.POLICY)
+        if self.weighting is not None and terms.training.weighting not in self.weighting:
+            raise Refused(
+                f"the policy allows training.weighting {' or '.join(self.weighting) or 'of no kind'}, "
+                f"this run has {terms.training.weighting}",
+                Code.POLICY,
+            )
         if self.max_rounds is not None and terms.rounds > self.max_rounds:
             raise Refused(f"the policy allows {self.max_rounds} iterations a run, asked are {terms.rounds}", Code.POLICY)
         if self.total_rounds is not None and spent_rounds + terms.rounds > self.total_rounds:
@@ -172,7 +189,7 @@ class Policy:
 
     def told(self, reply: Message) -> Message:
         """A step's reply as it may leave: under a privacy budget without losses, which no noise covers."""
-        return reply if self.privacy is None else without_losses(reply)
+        return reply if self.tells_losses else without_losses(reply)
 
     def permit(self, step: str, reply: Message) -> None:
         """Refuse to send what the policy forbids."""
