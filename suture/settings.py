@@ -137,6 +137,10 @@ class ModelSettings:
     """gcn, sage: whichever of product and propagation leaves fewer columns first: the same up to rounding, and sooner."""
 
 
+Weighting = Literal["train-nodes", "nodes", "rounded", "uniform"]
+"""What a client's model weighs in an average."""
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """How the model is trained, alike for every method of a comparison."""
@@ -175,8 +179,9 @@ class TrainingSettings:
     """Sample neighbours with replacement."""
     keep_optimizer: bool = True
     """A client's optimiser moments survive from round to round; otherwise they start anew each round."""
-    weighting: Literal["train-nodes", "nodes", "uniform"] = "train-nodes"
-    """What a client's model weighs in an average."""
+    weighting: Weighting = "train-nodes"
+    """What a client's model weighs in an average, and so what is learnt of its size by whoever sees that: its training
+    nodes, its nodes, the power of two next to its training nodes, or nothing."""
     participation: PositiveShare = 1.0
     """Share of clients asked in each round."""
     dp_sigma: NonNegative = 0.0

@@ -19,6 +19,7 @@ from suture.attacks.hearing import Heard, Said
 from suture.attacks.scenes import Scene
 from suture.core.tree import Tree
 from suture.method import Method
+from suture.methods.averaging import sizes_of
 
 TRAINING = "local_update"
 
@@ -99,9 +100,7 @@ def _params(message: object) -> Tree:
 
 def weights(scene: Scene) -> dict[str, float]:
     """How much each client weighs in the mean."""
-    graph, how = scene.graph, scene.method.training.weighting
-    sizes = {"train-nodes": graph.num_train, "nodes": graph.sizes, "uniform": torch.ones_like(graph.sizes)}[how]
-    return dict(zip(graph.ids, sizes.double().tolist(), strict=True))
+    return dict(zip(scene.graph.ids, sizes_of(scene.graph, scene.method.training).tolist(), strict=True))
 
 
 def is_mean(method: Method[Any, Any]) -> bool:

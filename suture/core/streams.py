@@ -4,8 +4,8 @@ A draw is a pure function of (run seed, client id, labels, position), so a clien
 batch, in another order or after a resume. Labels replace a hidden counter: `rng.fork("dropout", epoch)`.
 
 Everybody who knows the seed can draw these numbers again, and 64 bits can be searched. What nobody else may know (noise that
-hides something, and who was drawn for a noisy step) is drawn from the `Secret` that streams may carry: real owners give them
-one, a simulation has none.
+hides something, who was drawn for a noisy step, which edges may be seen) is drawn from the `Secret` that streams or graphs
+may carry: real owners give them one, a simulation has none.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def _finalise(value: Tensor) -> Tensor:
     return value.bitwise_xor_(_logical_shift(value, 31))
 
 
+def unit(words: Tensor) -> Tensor:
+    """Uniform in [0, 1) from 64 random bits each, float64."""
+    return _logical_shift(words, 11).to(torch.float64).mul_(2.0**-53)
+
+
 def _hash(*labels: int | str) -> int:
     digest = hashlib.blake2b("\x1f".join(map(str, labels)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
@@ -58,6 +63,10 @@ class Secret(Protocol):
 
     def words(self, count: int) -> Tensor:
         """64 random bits each, int64 [count]; the same ones in every call."""
+        ...
+
+    def of_pairs(self, one: Tensor, other: Tensor) -> Tensor:
+        """64 random bits for each pair of whole numbers, int64 [E]; they depend on the two alone, not on their order."""
         ...
 
 
@@ -90,7 +99,7 @@ class Streams:
 
     def uniform(self, ptr: Tensor, width: int = 1) -> Tensor:
         """Uniform in [0, 1), float64 [N, width]."""
-        return _logical_shift(self.bits(ptr, width), 11).to(torch.float64).mul_(2.0**-53)
+        return unit(self.bits(ptr, width))
 
     def normal(self, ptr: Tensor, width: int = 1) -> Tensor:
         """Standard normal, float32 [N, width]."""
@@ -109,8 +118,7 @@ class Streams:
     def of_pairs(self, client: Tensor, one: Tensor, other: Tensor) -> Tensor:
         """Uniform in [0, 1), float64 [E]: draw i depends on the key of client[i] and the pair one[i], other[i] alone."""
         low, high = torch.minimum(one, other), torch.maximum(one, other)
-        bits = _finalise(_finalise((low + 1) * _GOLDEN + self.keys[client]) + (high + 1) * _GOLDEN)
-        return _logical_shift(bits, 11).to(torch.float64).mul_(2.0**-53)
+        return unit(_finalise(_finalise((low + 1) * _GOLDEN + self.keys[client]) + (high + 1) * _GOLDEN))
 
     def shuffle(self, ptr: Tensor) -> Tensor:
         """A permutation of all rows that permutes inside each client only, int64 [N]."""

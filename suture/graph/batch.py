@@ -91,12 +91,19 @@ class GraphBatch:
     public: bool = False
     """Drawn from the run's public seed: its edges are nobody's secret."""
     secret: Secret | None = None
-    """Where a real owner's noise on its edges is drawn from; None: it follows from the run's seed."""
+    """Where a real owner draws what it draws once for its graph, whichever runs ask; None: it follows from the seed."""
 
     def __post_init__(self) -> None:
         weights = None if self.edge_weight is None else tuple(self.edge_weight.shape)
         if weights not in (None, (self.edge_index.shape[1],)):
             raise ValueError(f"edge_weight has shape {weights}, but there are {self.edge_index.shape[1]} edges")
+
+    def lasting_seed(self, seed: int, *labels: int | str) -> int:
+        """The seed of what clients choose once for their graphs: the run's, or a real owner's own, which no run changes.
+
+        Of the same nodes in other groups, run by run, one could solve for the nodes.
+        """
+        return seed if self.secret is None else int(self.secret.fork("seed", *labels).words(1)[0])
 
     @property
     def num_nodes(self) -> int:

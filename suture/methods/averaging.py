@@ -27,10 +27,12 @@ from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.tree import Tree, map_tree, mean, tile
+from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.nn.backbones import GAP
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisySums
+from suture.settings import TrainingSettings
 from suture.training.batches import Batch
 from suture.training.local import sum_terms, train_locally
 from suture.training.optimisers import Moments, fresh_moments, in_round
@@ -138,9 +140,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def weight(self, clients: Clients[S]) -> Tensor:
         """n_k, float [K]."""
-        graph = clients.graph
-        sizes = {"train-nodes": graph.num_train, "nodes": graph.sizes, "uniform": torch.ones_like(graph.sizes)}
-        return sizes[self.training.weighting].float()
+        return sizes_of(clients.graph, self.training)
 
     # The box
 
@@ -233,6 +233,15 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
         """The mean, weighted by n_k."""
         cohort.report(loss=weighted_loss(up))
         return replace(server, params=mean(up.params, up.weight))
+
+
+def sizes_of(graph: GraphBatch, training: TrainingSettings) -> Tensor:
+    """What clients weigh, and tell of how many nodes they have, float [K]."""
+    if training.weighting == "uniform":
+        return torch.ones(len(graph.ids), device=graph.device)
+    if training.weighting == "rounded":
+        return torch.exp2(graph.num_train.clamp_min(1).double().log2().round()).float() * (graph.num_train > 0)
+    return (graph.sizes if training.weighting == "nodes" else graph.num_train).float()
 
 
 class Weighed(Protocol):

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix
-from suture.core.streams import Secret, Streams
+from suture.core.streams import Secret, Streams, unit
 from suture.core.tree import Tree, column
 from suture.errors import ConfigError
 from suture.privacy.gaussian import deviation_of, discrete_gaussian
@@ -136,8 +136,7 @@ def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:
     rate = rate_K.to(torch.float64)[segments.client]
     if rng.secret is None:
         return rng.uniform(segments.ptr).squeeze(1) < rate
-    words = rng.secret.words(rate.numel()).to(rate.device)
-    return ((words >> 11) & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53) < rate
+    return unit(rng.secret.words(rate.numel())).to(rate.device) < rate
 
 
 def clip_factors(grads: Tree, clip: float) -> Tensor:
@@ -173,9 +172,24 @@ def secret_sums(listed: SparseMatrix, rows_NW: Tensor, deviation: float, secret:
     grid, digits = grid_for(deviation, 1.0, rows_NW.shape[1], "model.gap_sigma")
     whole = (rows_NW.double() / grid).round_()
     whole = torch.where(torch.isfinite(whole).all(1, keepdim=True), whole, 0.0)
-    total = replace(listed, val=listed.val.double()).times(whole).to(torch.int64)
-    noise = discrete_gaussian(secret, total.numel(), digits).to(total.device)
-    return (total + noise.view_as(total)).double().mul_(grid).to(rows_NW.dtype)
+    total = replace(listed, val=listed.val.double()).times(whole)
+    return _with_noise(total, digits, secret).mul_(grid).to(rows_NW.dtype)
+
+
+def secret_means(means: Tensor, change: float, sigma: float, secret: Secret, setting: str) -> Tensor:
+    """Means, one row of which may change by `change` in L2, with noise of sigma times that which nobody else can draw.
+
+    Whole numbers again. Rounding moves a row before and after the change, by h sqrt(W) / 2 each: as it moves one of four
+    times as many numbers once.
+    """
+    grid, digits = grid_for(sigma, change, 4 * means.shape[-1], setting)
+    return _with_noise((means.double() / grid).round_(), digits, secret).mul_(grid).to(means.dtype)
+
+
+def _with_noise(whole: Tensor, digits: int, secret: Secret) -> Tensor:
+    """Whole numbers with discrete noise on them, as float64."""
+    noise = discrete_gaussian(secret, whole.numel(), digits).to(whole.device)
+    return (whole.to(torch.int64) + noise.view_as(whole)).double()
 
 
 def private_gradient(
@@ -234,7 +248,6 @@ def _in_whole_numbers(
     share_K = grid / expected_K.clamp_min(1).double()
     out: Tree = {}
     for name, value in total.items():
-        noise = discrete_gaussian(secret.fork("noise", name), value.numel(), digits).to(value.device)
-        noisy = (value.to(torch.int64) + noise.view_as(value)).double()
+        noisy = _with_noise(value, digits, secret.fork("noise", name))
         out[name] = (noisy * column(share_K, noisy)).to(like[name].dtype)
     return out

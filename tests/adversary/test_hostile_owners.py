@@ -295,7 +295,7 @@ COUNTS = {
 def test_absurd_counts(kind: str, shards: Path, tmp_path: Path) -> None:
     """Beyond any bound they are refused as such; otherwise because nobody could train with what follows of them."""
     step, spoil = COUNTS[kind]
-    parties = Parties(tmp_path / "owners", shards, at("ask", spoil, step=step))
+    parties = Parties(tmp_path / "owners", shards, at("ask", spoil, step=step.split()[0]))
     assert coordinator(planned("fedavg", *COUNTING, rounds=1), tmp_path, parties).carry_on() is not None
     if kind == "enormous squares":
         # A scale of 1e8 is a possible one. That owners count truly nobody can promise.
@@ -342,17 +342,25 @@ QUICK = {
 STEPS = {
     "fedsage_plus": ("offer", "answer", "feed_forward", "local_update"),
     "feddep": ("prototype", "local_update"),
-    "fedggr": ("train_autoencoder", "send_group_codes", "send_codes", "local_update"),
+    "fedggr": (
+        *("train_autoencoder", "sum_near_anchors", "train_with_anchors"),
+        *("send_group_codes", "send_codes", "local_update of groups"),
+    ),
     "fedpub": ("local_update",),
     "fedgls": ("local_update",),
 }
-ASKED_IF = {"feed_forward": ("fedsage_plus.answers=exact",), "send_codes": ("fedggr.codes=nodes",)}
-"""Steps of the papers' own forms."""
+ASKED_IF = {
+    "feed_forward": ("fedsage_plus.answers=exact",),
+    "send_codes": ("fedggr.codes=nodes",),
+    "send_group_codes": ("fedggr.codes=groups",),
+    "local_update of groups": ("fedggr.codes=groups",),
+}
+"""Steps of other forms than the default."""
 
 
 @pytest.mark.parametrize(("method", "step"), [(method, step) for method, steps in STEPS.items() for step in steps])
 def test_methods_with_other_messages(method: str, step: str, shards: Path, tmp_path: Path) -> None:
-    parties = Parties(tmp_path / "owners", shards, at("ask", absurd_floats, step=step))
+    parties = Parties(tmp_path / "owners", shards, at("ask", absurd_floats, step=step.split()[0]))
     made = planned(method, *QUICK[method], *ASKED_IF.get(step, ()), rounds=2)
     assert coordinator(made, tmp_path, parties).carry_on() is not None
     assert "1e+30" in assert_finished_without(tmp_path, parties, Code.BAD_REPLY)
@@ -361,7 +369,7 @@ def test_methods_with_other_messages(method: str, step: str, shards: Path, tmp_p
 RAGGED = {
     # Its own model does not fit its nodes then, and it says so itself.
     ("fedggr", "send_codes"): (a_row_less("codes", Codes), Code.MALFORMED),
-    ("fedggr", "local_update"): (a_row_less("z_grad", GgrUp), Code.BAD_REPLY),
+    ("fedggr", "local_update of groups"): (a_row_less("z_grad", GgrUp), Code.BAD_REPLY),
     ("fedpub", "local_update"): (a_row_less("values", PubUp), Code.BAD_REPLY),
 }
 
@@ -370,7 +378,7 @@ RAGGED = {
 def test_rows_that_do_not_fit(method: str, step: str, shards: Path, tmp_path: Path) -> None:
     """Nothing is wrong with them but that the server cannot combine them; who sent them is found out by leaving it out."""
     spoil, code = RAGGED[method, step]
-    parties = Parties(tmp_path / "owners", shards, at("ask", spoil, step=step))
+    parties = Parties(tmp_path / "owners", shards, at("ask", spoil, step=step.split()[0]))
     made = planned(method, *QUICK[method], *ASKED_IF.get(step, ()), rounds=2)
     assert coordinator(made, tmp_path, parties).carry_on() is not None
     assert_finished_without(tmp_path, parties, code)

@@ -19,7 +19,7 @@ from suture.errors import ConfigError, IntegrityError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.coordinator.coordinator import Coordinator
 from suture.federation.owner.account import ACCOUNT
-from suture.federation.owner.keys import KEY_OF_SUMS, key_of_sums
+from suture.federation.owner.keys import LASTING_KEY, lasting_key
 from suture.federation.owner.policy import load_policy
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Refused
@@ -40,7 +40,7 @@ def carried_out(made: api.Plan, folder: Path, transport: InProcess, run: str = "
 
 
 def keys(folder: Path) -> list[Path]:
-    return [folder / "owners" / owner / KEY_OF_SUMS for owner in OWNERS]
+    return [folder / "owners" / owner / LASTING_KEY for owner in OWNERS]
 
 
 def test_noise_is_the_same_after_a_kill_and_another_one_for_another_key(shards: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -100,10 +100,10 @@ def test_the_key_stays_at_its_owner(shards: Path, tmp_path: Path) -> None:  # no
     for path, key in zip(keys(tmp_path), found, strict=True):
         assert path.stat().st_mode & 0o777 == 0o600
         assert not any(form in where for form in (key, key.hex().encode()) for where in (bytes(passed), kept))
-        assert [other.name for other in path.parent.glob(f".{KEY_OF_SUMS}*")] == []
+        assert [other.name for other in path.parent.glob(f".{LASTING_KEY}*")] == []
     keys(tmp_path)[0].write_bytes(found[0][:5])
-    with pytest.raises(IntegrityError, match=r"sums.key is damaged"):
-        key_of_sums(transport.owned["client-00"].home)
+    with pytest.raises(IntegrityError, match=r"lasting.key is damaged"):
+        lasting_key(transport.owned["client-00"].home)
 
 
 def test_a_budget_for_edges_counts_all_runs(shards: Path, tmp_path: Path) -> None:  # noqa: F811

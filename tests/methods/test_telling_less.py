@@ -383,7 +383,7 @@ def test_clients_with_too_few_nodes_tell_no_prototype(world: World) -> None:
 
 def test_the_server_of_fedggr_sees_groups_only(world: World) -> None:
     """As many codes and gradients as groups, each code a mean over a group's smoothed features, by a dense computation."""
-    method = small(FedGgr, **GGR, smallest=5)
+    method = small(FedGgr, **GGR, codes="groups", smallest=5)
     graph = world.clients
     sent = dict(heard(method, graph, world))
     groups = code_groups(graph, 5, world.task.seed)
@@ -402,9 +402,10 @@ def test_the_server_of_fedggr_sees_groups_only(world: World) -> None:
     torch.testing.assert_close(means.double() @ solution, codes.double(), rtol=1e-3, atol=1e-3)
 
 
-def test_power_iterations_see_groups_only(world: World) -> None:
+@pytest.mark.parametrize("codes", ["groups", "anchors"])
+def test_power_iterations_see_groups_only(codes: str, world: World) -> None:
     """By a dense computation: sum_g |g| m_g m_g^T W over the nodes, and nothing of single ones."""
-    method = small(FedGgr, **GGR, smallest=5)
+    method = small(FedGgr, **GGR, codes=codes, smallest=5)
     graph = world.clients
     first = next(tensors for step, tensors in heard(method, graph, world) if step == "train_autoencoder")
     basis = method.initial_autoencoder(world.task)["basis"][0]  # type: ignore[attr-defined]
@@ -421,6 +422,21 @@ def test_power_iterations_see_groups_only(world: World) -> None:
             mean = smooth[groups.of == g].mean(0)
             total += groups.sizes[g] * mean.unsqueeze(1) @ (mean.unsqueeze(0) @ basis)
         torch.testing.assert_close(first["autoencoder.basis"][k], total / graph.sizes[k], rtol=1e-3, atol=1e-5)
+
+
+def test_the_server_of_fedggr_with_anchors_sees_sums_only(world: World) -> None:
+    """What leaves is as large with half of the nodes, and anchors with few of a client's nodes are not spoken of."""
+    method = small(FedGgr, **GGR, codes="anchors", anchors=9, anchor_rounds=4, smallest=5)
+    fewer = world.clients.induced(torch.arange(0, world.clients.num_nodes, 2))
+    sent, less = (heard(method, graph, world) for graph in (world.clients, fewer))
+    assert {step for step, _ in sent} == {"train_autoencoder", "sum_near_anchors", "train_with_anchors"}
+    for (_, tensors), (_, others) in zip(sent, less, strict=True):
+        assert {path: tensor.shape for path, tensor in tensors.items()} == {p: t.shape for p, t in others.items()}
+    for step, tensors in sent:
+        if step == "sum_near_anchors":
+            held = (tensors["counts"] * tensors["weight"].unsqueeze(1)).round()
+            assert bool(((held == 0) | (held >= 5)).all()) and bool((held > 0).any())
+            assert bool((tensors["sums"].abs().sum(2)[held == 0] == 0).all())
 
 
 # FedProto

@@ -324,3 +324,17 @@ def test_the_account_is_the_closed_formula_and_predictions_meet_the_sums_of_trai
     right = [float(hits[test & (made.client == k)].float().mean()) for k in range(3)]
     outcome = json.loads((out / "result.json").read_text())
     assert sum(right) / 3 == pytest.approx(outcome["accuracy_client_mean"], abs=1e-6)
+
+
+CAN = {"local", "global", "fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "fed_gnn"}
+"""As docs/privacy.md lists them; fed_mlp hears no edge, whatever is asked for."""
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fed_mlp"])
+def test_a_method_hides_its_edges_or_says_that_it_cannot(name: str) -> None:
+    if name in CAN:
+        made = METHODS[name](model=ModelSettings(kind="gap"))
+        assert [type(used) for used in made.mechanisms()] == [NoisySums]
+        return
+    with pytest.raises(ConfigError, match=f"{name} has layers of its own or uses edges outside of them"):
+        METHODS[name](model=ModelSettings(kind="gap"))

@@ -96,6 +96,8 @@ class Caps:
     """Tests of different models."""
     total_bytes: int | None = None
     """Of everything that leaves, in all runs together."""
+    once: frozenset[str] = frozenset()
+    """Steps that are run once, whatever the plan."""
 
 
 class RunAccount:
@@ -117,7 +119,7 @@ class RunAccount:
         def decide() -> list[Line]:
             if mark in self._keys:
                 return []
-            asks, spare = self.caps.asks, 0 if key else self.caps.spare
+            asks, spare = 1 if step in self.caps.once else self.caps.asks, 0 if key else self.caps.spare
             beyond = sum(max(0, times - asks) for times in self.ran.values())
             if self.ran[step] >= asks and beyond >= spare:
                 why = "the privacy budget is spent: " if key else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from suture.core.storage import Json, damaged, read_json
 from suture.federation.wire.terms import Terms
 from suture.method import Method
 from suture.privacy.accountant import ClientFacts, history_of
-from suture.privacy.mechanisms import NoisyGradients, NoisySums
+from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisySums
 
 Noise = tuple[float, float, int]
 """(noise, share of the nodes in a step, steps), as `suture.privacy.accountant` composes them."""
+Drawn = tuple[float, str]
+"""(probability with which an edge was drawn, fingerprint of the data): of the same data the same edges are, in any run."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,12 @@ class Cost:
     """Scores with noise."""
     edges: tuple[Noise, ...] = ()
     """Sums over neighbours with noise (GAP), as one edge sees them."""
+    drawn: tuple[Drawn, ...] = ()
+    """Edges drawn once, of which alone all is computed that leaves."""
 
     def as_json(self) -> dict[str, Json]:
         """For a line of the account."""
-        kinds = {"noise": self.noise, "tests": self.tests, "edges": self.edges}
+        kinds = {"noise": self.noise, "tests": self.tests, "edges": self.edges, "drawn": self.drawn}
         return {"rounds": self.rounds, **{name: [list(entry) for entry in kind] for name, kind in kinds.items()}}
 
     @staticmethod
@@ -42,7 +47,8 @@ class Cost:
             tuple((float(sigma), float(share), int(steps)) for sigma, share, steps in content.get(name, ()))
             for name in ("noise", "tests", "edges")
         )
-        return Cost(int(content["rounds"]), noise, tests, edges)
+        drawn = tuple((float(share), str(data)) for share, data in content.get("drawn", ()))
+        return Cost(int(content["rounds"]), noise, tests, edges, drawn)
 
     @staticmethod
     def read_spent(path: Path) -> dict[str, Cost]:
@@ -54,8 +60,11 @@ class Cost:
             raise damaged(path) from error
 
 
-def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts, tests: Sequence[Noise] = ()) -> Cost:
-    """As if every noisy step were asked as often as a run can ask it: an owner does not run it more often than that."""
+def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts, data: str, tests: Sequence[Noise] = ()) -> Cost:
+    """As if every noisy step were asked as often as a run can ask it: an owner does not run it more often than that.
+
+    `data` is the fingerprint of the owner's data.
+    """
     noisy = noisy_steps(method)
     times = terms.rounds * method.asks_per_iteration
     steps = history_of(noisy, facts, {one.step: times for one in noisy})
@@ -63,9 +72,23 @@ def cost_of(terms: Terms, method: Method[Any, Any], facts: ClientFacts, tests: S
     summed = [used for used in method.mechanisms() if isinstance(used, NoisySums)]
     nodes = [(used.multiplier, 1.0, used.hops) for used in summed if used.most]
     edges = [(used.edge_multiplier, 1.0, used.hops) for used in summed]
-    return Cost(terms.rounds, (*steps, *nodes), tuple(tests), tuple(edges))
+    drawn = [(used.share, data) for used in method.mechanisms() if isinstance(used, DrawnEdges)]
+    return Cost(terms.rounds, (*steps, *nodes), tuple(tests), tuple(edges), tuple(drawn))
+
+
+def edges_shown(costs: Iterable[Cost]) -> float:
+    """How likely an edge was drawn in any of these: of the same data once for all runs, of others each time anew."""
+    largest: dict[str, float] = {}
+    for share, data in (one for cost in costs for one in cost.drawn):
+        largest[data] = max(share, largest.get(data, 0.0))
+    return 1 - math.prod(1 - share for share in largest.values())
 
 
 def noisy_steps(method: Method[Any, Any]) -> list[NoisyGradients]:
-    """The steps that add noise."""
+    """The steps that train with noise."""
     return [used for used in method.mechanisms() if isinstance(used, NoisyGradients) and used.sigma > 0]
+
+
+def noised_once(method: Method[Any, Any]) -> frozenset[str]:
+    """The steps that tell means with noise on them, once in a run: of several answers one could take the mean."""
+    return frozenset(used.step for used in method.mechanisms() if isinstance(used, NoisyMeans))

@@ -19,20 +19,21 @@ from suture.core.storage import damaged, disk_errors
 from suture.privacy.keystream import KEY_BYTES, Keystream
 
 KEY = "key.json"
-KEY_OF_SUMS = "sums.key"
+LASTING_KEY, EARLIER_NAME = "lasting.key", "sums.key"
 
 
-def key_of_sums(home: Path) -> bytes:
-    """The owner's one key of noise on sums over neighbours: it stays, as the sums of a graph do, and never leaves.
+def lasting_key(home: Path) -> bytes:
+    """The owner's one key of what it draws once for its graph: noise on sums, edges that may be seen, groups of nodes.
 
-    Of two processes that need it first, one writes it; a damaged key is not replaced, as other noise would be told for free.
+    It stays, as these must be the same in every step, test and run, and never leaves. Of two processes that need it first,
+    one writes it; a damaged key is not replaced, as other noise would be told for free.
     """
-    path = home / KEY_OF_SUMS
+    path, before = home / LASTING_KEY, home / EARLIER_NAME
     with disk_errors("write", path):
         if not path.exists():
-            part = home / f".{KEY_OF_SUMS}.{secrets.token_hex(4)}"
+            part = home / f".{LASTING_KEY}.{secrets.token_hex(4)}"
             try:
-                _write_private(part, Keystream.fresh())
+                _write_private(part, before.read_bytes() if before.exists() else Keystream.fresh())
                 with contextlib.suppress(FileExistsError):
                     os.link(part, path)
             finally:

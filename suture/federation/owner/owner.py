@@ -14,10 +14,10 @@ from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
 from suture.federation.owner.account import SPENT, Account
-from suture.federation.owner.cost import Cost, cost_of, noisy_steps
+from suture.federation.owner.cost import Cost, cost_of, noised_once, noisy_steps
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
-from suture.federation.owner.keys import key_of_sums
+from suture.federation.owner.keys import lasting_key
 from suture.federation.owner.policy import Policy, load_policy
 from suture.federation.owner.run import Agreement
 from suture.federation.owner.secrecy import Secrecy
@@ -30,7 +30,6 @@ from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
 from suture.privacy.accountant import facts_of
 from suture.privacy.keystream import Keystream
-from suture.privacy.mechanisms import NoisySums
 from suture.runs.card import DataCard
 from suture.runs.piece import OwnersPiece
 
@@ -124,9 +123,7 @@ class Owner:
             piece = self.holding.piece(self.name, terms.handling, terms.seed, link)
         except (ConfigError, DataError, PartitionError) as error:
             raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
-        graph = piece.graph
-        if any(isinstance(used, NoisySums) for used in method.mechanisms()):
-            graph = replace(graph, secret=Keystream(key_of_sums(self.home)))
+        graph = replace(piece.graph, secret=Keystream(lasting_key(self.home)))
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
         if terms.secure and not method.sums:
@@ -144,7 +141,7 @@ class Owner:
             card=self._card(piece, terms),
             account=Account(self.home).of_run(run, self.policy.caps(terms, method)),
             secrecy=secrecy,
-            noisy=frozenset(used.step for used in noisy_steps(method)),
+            noisy=noised_once(method) | {used.step for used in noisy_steps(method)},
         )
 
     def _check_fit(self, terms: Terms) -> None:
@@ -166,7 +163,8 @@ class Owner:
 
     def _charge(self, run: str, content: dict[str, Json], terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
         """Ask the policy, and write down what the run takes from the owner's budgets; a census takes nothing."""
-        cost = Cost(0) if terms.is_census else cost_of(terms, method, facts_of(graph)[0], self.policy.noise_of_tests())
+        facts, tests = facts_of(graph)[0], self.policy.noise_of_tests()
+        cost = Cost(0) if terms.is_census else cost_of(terms, method, facts, self.fingerprint(), tests)
         carried = Account(self.home).open(run, content, cost, lambda earlier: self.policy.check(terms, cost, earlier))
         if carried:
             self.audit.note("account carried over", source=SPENT, runs=list[Json](carried))

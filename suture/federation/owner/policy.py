@@ -15,11 +15,14 @@ require_secure_aggregation = false
 min_secure_members = 3                 # no sum of fewer owners is opened; with two, each can subtract itself
 secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
 secure_colluders = 0                   # owners that may side with the coordinator; more of them allow fewer to get lost
+losses = false                         # zero in place of losses; if absent, told, but not with [privacy]
+weighting = ["uniform", "rounded"]     # what may be told of its size (training.weighting); anything if absent
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
 [privacy]                              # if present, only runs that promise it, within this budget for all of them together
 epsilon = 8.0                          # for training nodes: only runs with DP-SGD
-edge_epsilon = 4.0                     # for edges: only runs that hear them by noised sums (model.kind=gap)
+edge_epsilon = 4.0                     # for edges: only runs with noised sums (model.kind=gap) or drawn edges (feddep)
 delta = 1e-5
+edge_delta = 0.3                       # of edge_epsilon; delta if absent, which is too little for drawn edges
 evaluation_sigma = 20.0                # noise of evaluations = "noised", which then cost epsilon too
 """
 
@@ -39,16 +42,16 @@ from suture.core.message import UNDECLARED, Message
 from suture.core.storage import disk_errors
 from suture.errors import ConfigError
 from suture.federation.owner.account import Caps
-from suture.federation.owner.cost import Cost, Noise
+from suture.federation.owner.cost import Cost, Noise, edges_shown, noised_once
 from suture.federation.owner.scores import Evaluations, without_losses
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms
 from suture.method import Method
 from suture.methods import DOOR, Methods
-from suture.privacy.accountant import TELLING, dp_sgd_epsilon
+from suture.privacy.accountant import EDGES_OTHERWISE, TELLING, dp_sgd_epsilon
 from suture.privacy.disclosure import EVALUATION_STEP
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.settings import Count, Positive
+from suture.settings import Count, Positive, Weighting
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,17 @@ class Budget:
     epsilon: Positive | None = None
     """For a training node: DP-SGD, and the sums of GAP at node level."""
     edge_epsilon: Positive | None = None
-    """For an edge, in both directions: the sums of GAP at either level."""
+    """For an edge, in both directions: the sums of GAP at either level, and edges drawn once."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    edge_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of `edge_epsilon`; absent: `delta`. Drawn edges are a promise of delta alone, which must be at least their share."""
     evaluation_sigma: Positive = 20.0
     """Noise on the counts of `evaluations = "noised"`; see `suture.federation.owner.scores`."""
+
+    @property
+    def uncovered(self) -> frozenset[str]:
+        """Kinds that nothing covers: for nodes all that is made of single ones, for edges what may count these itself."""
+        return TELLING if self.epsilon is not None else EDGES_OTHERWISE
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,10 @@ class Policy:
     statistics: bool | None = None
     """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
     unless there is a privacy budget, as they leave without noise."""
+    losses: bool | None = None
+    """Whether losses leave; where not, zero stands in their place. Absent: yes, unless there is a privacy budget."""
+    weighting: tuple[Weighting, ...] | None = None
+    """What runs may ask to be told of its size, of the values of `training.weighting`; absent: anything."""
     privacy: Budget | None = None
     """Refuse runs that do not hide what it is for, and those with which all runs would cost more than this."""
 
@@ -110,16 +124,22 @@ class Policy:
         return self.evaluations or ("exact" if self.privacy is None else "off")
 
     @property
+    def tells_losses(self) -> bool:
+        """Whether losses leave."""
+        return self.privacy is None if self.losses is None else self.losses
+
+    @property
     def held_back(self) -> str:
         """What a coordinator is told of what it will not be told; empty: nothing is held back."""
-        losses = ["losses"] if self.privacy is not None or self.scores != "exact" else []
+        losses = [] if self.tells_losses and self.scores == "exact" else ["losses"]
         scores = {"exact": [], "rounded": ["exact scores"], "noised": ["scores without noise"], "off": ["scores"]}
         return " and ".join([*scores[self.scores], *losses])
 
     def caps(self, terms: Terms, method: Method[Any, Any]) -> Caps:
         """How often a run is answered: what its plan can need, and what the policy spares or allows."""
         tests = 2 * terms.rounds + self.spare_asks if self.max_evaluations is None else self.max_evaluations
-        return Caps(terms.rounds * method.asks_per_iteration, self.spare_asks, tests, self.total_bytes)
+        asks = terms.rounds * method.asks_per_iteration
+        return Caps(asks, self.spare_asks, tests, self.total_bytes, noised_once(method))
 
     def noise_of_tests(self) -> tuple[Noise, ...]:
         """What the scores of one run cost."""
@@ -137,6 +157,12 @@ class Policy:
         spent_rounds = sum(other.rounds for other in earlier)
         if self.methods is not None and terms.method not in self.methods:
             raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}", Code.POLICY)
+        if self.weighting is not None and terms.training.weighting not in self.weighting:
+            raise Refused(
+                f"the policy allows training.weighting {' or '.join(self.weighting) or 'of no kind'}, "
+                f"this run has {terms.training.weighting}",
+                Code.POLICY,
+            )
         if self.max_rounds is not None and terms.rounds > self.max_rounds:
             raise Refused(f"the policy allows {self.max_rounds} iterations a run, asked are {terms.rounds}", Code.POLICY)
         if self.total_rounds is not None and spent_rounds + terms.rounds > self.total_rounds:
@@ -148,7 +174,7 @@ class Policy:
         if self.privacy is not None and self.privacy.epsilon is not None:
             _check_nodes(self.privacy.epsilon, self.privacy.delta, cost, earlier)
         if self.privacy is not None and self.privacy.edge_epsilon is not None:
-            _check_edges(self.privacy.edge_epsilon, self.privacy.delta, cost, earlier)
+            _check_edges(self.privacy.edge_epsilon, self.privacy.edge_delta or self.privacy.delta, cost, earlier)
 
     def _check_statistics(self) -> None:
         needed = "this run needs them first (to standardise features, to weigh classes or edges, or to choose a metric)"
@@ -163,7 +189,7 @@ class Policy:
 
     def told(self, reply: Message) -> Message:
         """A step's reply as it may leave: under a privacy budget without losses, which no noise covers."""
-        return reply if self.privacy is None else without_losses(reply)
+        return reply if self.tells_losses else without_losses(reply)
 
     def permit(self, step: str, reply: Message) -> None:
         """Refuse to send what the policy forbids."""
@@ -172,7 +198,7 @@ class Policy:
                 if path == name or path.startswith(f"{name}."):
                     raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}", Code.POLICY)
             kind = type(reply).kind_of(path) or UNDECLARED
-            if self.privacy is not None and step != EVALUATION_STEP and kind in TELLING:
+            if self.privacy is not None and step != EVALUATION_STEP and kind in self.privacy.uncovered:
                 raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise", Code.POLICY)
         if self.max_message_bytes is not None and (size := sum(reply.nbytes())) > self.max_message_bytes:
             raise Refused(
@@ -198,18 +224,26 @@ def _check_nodes(allowed: float, delta: float, cost: Cost, earlier: Sequence[Cos
 
 
 def _check_edges(allowed: float, delta: float, cost: Cost, earlier: Sequence[Cost]) -> None:
-    if not cost.edges:
+    if not cost.edges and not cost.drawn:
         raise Refused(
-            "the policy has a privacy budget for edges, and this run hides none (that needs model.kind=gap and gap_sigma "
-            "above 0)",
+            "the policy has a privacy budget for edges, and this run hides none (that needs model.kind=gap with gap_sigma "
+            "above 0, or feddep, which draws edges once)",
             Code.POLICY,
         )
     before = [entry for other in earlier for entry in other.edges]
+    others = f" with {len(earlier)} earlier runs" if before or any(other.drawn for other in earlier) else ""
+    shown = edges_shown([*earlier, cost])
     mus = [composed_mu(noise, hops) for noise, _, hops in (*before, *cost.edges)]
-    epsilon = gaussian_epsilon(math.hypot(*mus), delta)
+    # What was drawn takes its part of delta; what is left of it is there for the noise.
+    if shown > delta or (mus and shown == delta):
+        raise Refused(
+            f"the privacy budget for edges is exceeded: an edge is drawn, and seen, with probability {shown:.3g}{others}; "
+            f"allowed is a delta of {delta:g} (edge_delta of the policy, edge_share of the run)",
+            Code.BUDGET,
+        )
+    epsilon = gaussian_epsilon(math.hypot(*mus), delta - shown) if mus else 0.0
     if not epsilon <= allowed:
         hops = sum(entry[2] for entry in cost.edges)
-        others = f" with {len(earlier)} earlier runs" if before else ""
         raise Refused(
             f"the privacy budget for edges is exceeded: {hops} noised sums{others} cost epsilon {epsilon:.3g} at delta "
             f"{delta:g}, allowed is {allowed:g}",

@@ -20,7 +20,7 @@ from suture.core.streams import Streams
 from suture.core.tree import Tree, tile
 from suture.graph.batch import GraphBatch
 from suture.nn.backbones import Sage
-from suture.privacy.mechanisms import noise_like
+from suture.privacy.mechanisms import noise_like, secret_means
 from suture.settings import TrainingSettings
 from suture.training.local import train_locally
 from suture.training.optimisers import fresh_moments
@@ -82,13 +82,17 @@ def noisy(centres_KCD: Tensor, cluster_N: Tensor, segments: Segments, smallest: 
     """With N(0, (2 sigma / smallest)^2) in every entry; a client that tells nothing tells no noise either.
 
     A mean of `smallest` rows of length one changes by 2 / smallest at most where one of them is replaced. A place that holds
-    the largest cluster once more has its noise too: of the same centre with other noise one could take the mean.
+    the largest cluster once more has its noise too: of the same centre with other noise one could take the mean. At a real
+    owner the noise is its own secret.
     """
     if sigma == 0:
         return centres_KCD
     clients, clusters, _ = centres_KCD.shape
-    noise = noise_like({"centres": centres_KCD}, sigma * 2 / smallest, rng)["centres"]
-    noised = centres_KCD + noise * (segments.ptr.diff() >= smallest).view(-1, 1, 1)
+    if rng.secret is not None:
+        noised = secret_means(centres_KCD, 2 / smallest, sigma, rng.secret, "feddep.prototype_sigma")
+    else:
+        noised = centres_KCD + noise_like({"centres": centres_KCD}, sigma * 2 / smallest, rng)["centres"]
+    noised = noised * (segments.ptr.diff() >= smallest).view(-1, 1, 1)
     size = torch.bincount(segments.client * clusters + cluster_N, minlength=clients * clusters).view(clients, clusters)
     largest = noised[torch.arange(clients, device=noised.device), size.argmax(1)]
     return torch.where((size == 0).unsqueeze(2), largest.unsqueeze(1), noised)

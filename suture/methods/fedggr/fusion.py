@@ -52,12 +52,18 @@ class Fusion:
 
         Without the server's graph G is 0.
         """
-        nodes, segments, width = batch.view.nodes, batch.view.segments, local_BL.shape[1]
+        nodes, width = batch.view.nodes, local_BL.shape[1]
         fused = local_BL
         if z_NG.shape[1]:
             fused = torch.cat([local_BL, z_NG[nodes]], 1)
             register_multi_grad_hook((fused,), partial(_add_rows, z_grad_NG, nodes, width), mode="any")
-            fused = self.hide_branches(fused, width, segments, batch.rng.fork("branches"))
+        return self.loss_of(params, fused, width, batch)
+
+    def loss_of(self, params: Tree, fused: Tensor, local_width: int, batch: Batch) -> Tensor:
+        """Equation (5) of each client [K], of [local || global]."""
+        segments = batch.view.segments
+        if fused.shape[1] > local_width:
+            fused = self.hide_branches(fused, local_width, segments, batch.rng.fork("branches"))
         fused = dropout(fused, batch.rng.fork("fusion"), self.dropout, segments)
         return batch.loss_of(self.classify(params, fused, segments))
 

@@ -23,7 +23,7 @@ def code_groups(graph: GraphBatch, smallest: int, seed: int) -> Groups:
     """Each client's nodes in groups of at least `smallest`, made once for a graph."""
 
     def build() -> Groups:
-        points_ND = smoothed(graph, _projected(graph.x, seed))
+        points_ND = smoothed(graph, _projected(graph.x, graph.lasting_seed(seed, "code groups", smallest)))
         return alike_groups(points_ND, graph.segments, smallest)
 
     return graph.once("code groups", (seed, smallest), build)

@@ -16,8 +16,9 @@ from suture.training.optimisers import Moments
 class GraphServer(Server):
     """What the server keeps: w, its own weights W_S with their moments, all [1, ...], and what it knows of the nodes.
 
-    `codes` holds E_i under the name of client i, [1, N_i, P], N_i its nodes or groups of them; `links` [1, 2, M] who has
-    chosen whom in the learned graph; `longest` is the number of nodes of the largest client.
+    `codes` holds E_i under the name of client i, [1, N_i, P], N_i its nodes or groups of them; or anchors
+    (`suture.methods.fedggr.anchors`). `links` [1, 2, M] says who has chosen whom in the learned graph; `longest` is the
+    number of nodes of the largest client.
     """
 
     own: Tree
@@ -32,8 +33,9 @@ class GraphServer(Server):
 
 @dataclass(frozen=True)
 class Embedded(Kept):
-    """What a client keeps: also Z_i as last received, and its auto-encoder until E_i is sent.
+    """What a client keeps: also Z_i as last received, and its auto-encoder until E_i is sent; or, with anchors, for good.
 
+    `anchors` are those it was told last, with a copy for each client.
     `longest` [K] is the number of nodes of the largest client, to which models are padded so that they can be stacked.
     """
 
@@ -41,3 +43,4 @@ class Embedded(Kept):
     longest: Tensor
     autoencoder: Tree
     autoencoder_moments: Moments
+    anchors: Tree

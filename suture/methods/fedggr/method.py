@@ -38,7 +38,9 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 Privacy: the server sees E_i, and how many nodes a client has. As published (`codes = "nodes"`) E_i are P numbers for every
 node, and the server holds the map from features to them, whose transpose turns them back; power iterations, sums over all
 nodes, span the features of a client with few of them. With `codes = "groups"` a client groups its nodes once, at least
-`smallest` that are alike (grouped.py): codes, Z and its gradients are of groups, and so is what power iterations see.
+`smallest` that are alike (grouped.py): codes, Z and its gradients are of groups, and so is what power iterations see. With
+`codes = "anchors"` the server has no code of nodes or groups, and needs sums over everybody's nodes alone: lines 2, 4
+and 5 are replaced (anchors.py), and secure aggregation hides all that is a single client's.
 Legend: K clients, N nodes of all clients, P code width, G width of global embeddings.
 """
 
@@ -47,10 +49,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from suture.core.kernels import pointers
@@ -60,19 +61,15 @@ from suture.core.tree import Tree, map_tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.grouping import Groups
-from suture.method import Clients, Cohort, Mends, Method, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, weighted_loss
-from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, of_each, orthonormal
-from suture.methods.fedggr.fusion import Fusion, one_of
+from suture.methods.fedggr.anchored import AnchoredRounds
+from suture.methods.fedggr.autoencoder import LinearAutoencoder, orthonormal
+from suture.methods.fedggr.fusion import one_of
 from suture.methods.fedggr.grouped import code_groups
 from suture.methods.fedggr.kept import Embedded, GraphServer
 from suture.methods.fedggr.messages import Codes, Down, Encoder, GroupCodes, Up
-from suture.methods.fedggr.server_graph import ServerGraph, everybodys, known_codes, pieces_of, whole_gradient
-from suture.nn.backbones import Backbone, make_backbone
-from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
-from suture.nn.module import ModuleBackbone
-from suture.nn.topk import Index, Similarity
-from suture.settings import Count, DroppedShare, NonNegative, Share, TrainingSettings, Whole
+from suture.methods.fedggr.server_graph import everybodys, known_codes, pieces_of, whole_gradient
 from suture.training.batches import Batch
 from suture.training.local import train_locally
 from suture.training.optimisers import Moments, fresh_moments, in_round, leaves_of, stepped
@@ -82,7 +79,7 @@ GLOBAL = "global embedding"
 
 
 @dataclass(frozen=True)
-class FedGgr(Method[GraphServer, Embedded]):
+class FedGgr(AnchoredRounds):
     """A graph over all clients' nodes, learned at the server by split learning."""
 
     name: ClassVar[str] = "fedggr"
@@ -91,107 +88,7 @@ class FedGgr(Method[GraphServer, Embedded]):
     one_model: ClassVar[bool] = False
     mends: ClassVar[Mends] = "known"
     of_nodes: ClassVar[tuple[str, ...]] = (GLOBAL,)
-
-    k: Count = 20
-    """Neighbours each node chooses in the learned graph."""
-    gsl: bool = True
-    """Use the server's graph; without (Figure 3) this is FedAvg with the classifier of equation (4)."""
-    local_width: Whole = 0
-    """F_l, width of local embeddings; 0: one for each class, and the classifier starts as the sum of local and global."""
-    global_width: Whole = 0
-    """F_g, width of global embeddings; 0: one for each class."""
-    codes: Literal["groups", "nodes"] = "groups"
-    """Whose codes the server sees: those of groups of nodes that are alike, or of every node, as published."""
-    smallest: Annotated[int, Field(ge=2)] = 5
-    """codes = groups: fewest nodes of a group; a client with fewer has no code and no global embedding."""
-    code_width: Annotated[int, Field(ge=2)] = 32
-    """p, numbers a node's features are compressed to; one alone has no direction, by which codes are compared."""
-    encoder: Literal["linear", "relu"] = "linear"
-    """The auto-encoder's GCNs: without activation, brought to the optimum by power iterations; or with, trained by Adam."""
-    alignment: Literal["averaged", "shared", "none"] = "averaged"
-    """Auto-encoders are averaged after every pretraining round, or only start alike, or not even that."""
-    pretrain_rounds: Whole = 10
-    """Rounds of pretraining, each one power iteration or `pretrain_epochs` epochs; without averaging they add up."""
-    pretrain_epochs: Count = 5
-    """encoder = relu: epochs of each of these rounds."""
-    pretrain_lr: NonNegative = 0.003
-    """encoder = relu: learning rate."""
-    pretrain_hidden: Count = 128
-    """encoder = relu: hidden width of encoder and decoder."""
-    generator: Generator = "mlp-d"
-    """What is learned about codes before they are compared."""
-    between: Between = "none"
-    """Activation inside the generator."""
-    similarity: Similarity = "cosine"
-    """How codes are compared."""
-    edges: Edges = "relu"
-    """P of equation (7), from similarities to weights."""
-    refresh: Count = 50
-    """Rounds after which neighbours are searched anew."""
-    index: Index = "auto"
-    """How they are searched: exact, approximate (faiss), or by the number of nodes."""
-    activation: Literal["none", "relu"] = "none"
-    """Of [local || global] before the classifier; relu is for wide embeddings."""
-    fusion_dropout: DroppedShare = 0.0
-    """Dropped share of [local || global] embeddings while training."""
-    branch_dropout: Share = 1.0
-    """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
-    code_dropout: DroppedShare = 0.8
-    """Dropped share of the codes' numbers the server's GCN reads while training; neighbours are found by all of them."""
-    server_lr: NonNegative = 0.0
-    """Learning rate of the server; 0: that of the clients."""
-    returned: Literal["last", "first", "mean"] = "last"
-    """Which local epoch's gradient of Z a client sends."""
-
-    # The parts
-
-    def widths(self, task: Task) -> tuple[int, int]:
-        """(F_l, F_g)."""
-        return self.local_width or task.classes, (self.global_width or task.classes) if self.gsl else 0
-
-    def local_network(self, task: Task) -> Backbone:
-        """f_theta of equation (3): its outputs are embeddings, not classes."""
-        settings, width = replace(self.model, head=False), self.widths(task)[0]
-        if task.module is not None:
-            return ModuleBackbone(settings, task.features, width, task.module)
-        return make_backbone(settings, task.features, width)
-
-    @property
-    def fusion(self) -> Fusion:
-        """Equations (4) and (5)."""
-        return Fusion(self.activation == "relu", self.fusion_dropout, self.branch_dropout)
-
-    @property
-    def server_graph(self) -> ServerGraph:
-        """Equations (6) to (8)."""
-        kind = (self.generator, self.similarity, self.edges, self.between)
-        learner = GraphLearner(self.code_width, self.k, *kind, index=self.index)
-        return ServerGraph(learner, self.model.dropout, self.code_dropout)
-
-    @property
-    def _pretraining(self) -> TrainingSettings:
-        return replace(self.training, optimizer="adam", lr=self.pretrain_lr, weight_decay=0.0)
-
-    def autoencoder(self, task: Task) -> GraphAutoencoder | LinearAutoencoder:
-        """Equation (1)."""
-        if self.encoder == "linear":
-            return LinearAutoencoder(task.features, self.code_width)
-        return GraphAutoencoder(task.features, self.pretrain_hidden, self.code_width)
-
-    def initial_params(self, task: Task) -> Tree:
-        """The local network and the classifier of [local || global]."""
-        rng = generator(task.seed, "initial weights")
-        return self.local_network(task).init(rng) | self.fusion.init(self.widths(task), task.classes, rng)
-
-    def initial_autoencoder(self, task: Task) -> Tree:
-        """The one everybody starts from, [1, ...]."""
-        return self.autoencoder(task).init(generator(task.seed, "initial auto-encoder"))
-
-    def initial_autoencoders(self, clients: Clients[Nothing]) -> Tree:
-        """Of each client, [K, ...]."""
-        if self.alignment != "none":
-            return tile(self.initial_autoencoder(clients.task), len(clients.ids), clients.graph.device)
-        return of_each(self.autoencoder(clients.task), clients.task.seed, clients.ids, clients.graph.device)
+    sums: ClassVar[tuple[str, ...]] = ("train_autoencoder", "sum_near_anchors", "train_with_anchors")
 
     # The server's side
 
@@ -200,12 +97,16 @@ class FedGgr(Method[GraphServer, Embedded]):
         rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
         if not self.gsl:
             return (rounds,)
-        return Phase("pretraining", self.pretrain, self.pretrain_rounds), Phase("upload", self.collect), rounds
+        pretraining = Phase("pretraining", self.pretrain, self.pretrain_rounds)
+        if self.anchored:
+            anchors = Phase("anchors", self.place_anchors, self.anchor_rounds)
+            return pretraining, anchors, replace(rounds, body=self.round_with_anchors)
+        return pretraining, Phase("upload", self.collect), rounds
 
     def init_server(self, task: Task) -> GraphServer:
         """W_S: the generator starts as the identity; nothing is known of the nodes yet."""
         own: Tree = {}
-        if self.gsl:
+        if self.gsl and not self.anchored:
             own = self.server_graph.init(self.model.hidden, self.widths(task)[1], generator(task.seed, "server weights"))
         return GraphServer(
             SERVER,
@@ -280,7 +181,7 @@ class FedGgr(Method[GraphServer, Embedded]):
 
     def deploy(self, server: GraphServer, ids: Sequence[str]) -> Message:
         """The global model for everybody, and Z_i without dropout (as soon as there are codes)."""
-        if not server.codes:
+        if self.anchored or not server.codes:
             return Model(tuple(ids), tile(server.params, len(ids)))
         with torch.no_grad():
             return self.down(server, self.global_embeddings(server, server.own), ids)
@@ -304,6 +205,7 @@ class FedGgr(Method[GraphServer, Embedded]):
             longest=torch.zeros(count, dtype=torch.int64),
             autoencoder=autoencoder,
             autoencoder_moments=fresh_moments(autoencoder, self._pretraining) if by_gradient else {},
+            anchors={},
         )
 
     @step
@@ -312,7 +214,8 @@ class FedGgr(Method[GraphServer, Embedded]):
         graph, network = clients.graph, self.autoencoder(clients.task)
         params, moments = clients.state.autoencoder | down.params, clients.state.autoencoder_moments
         if isinstance(network, LinearAutoencoder):
-            params, loss = network.step(params, graph, self.groups(clients))
+            # Without secure aggregation the server sees a client's steps: those of groups say less of single nodes.
+            params, loss = network.step(params, graph, None if self.codes == "nodes" else self.grouped(clients))
             # The server makes the average orthonormal; a client that nobody averages does so itself.
             params = params if down.params else orthonormal(params)
         else:
@@ -333,14 +236,17 @@ class FedGgr(Method[GraphServer, Embedded]):
     def send_group_codes(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, GroupCodes]:
         """E_i of groups of nodes: means of what would be their codes."""
         kept, nodes = self.send_codes(clients, down)
-        groups = code_groups(clients.graph, self.smallest, clients.task.seed)
+        groups = self.grouped(clients)
         codes = Rows(groups.means(nodes.codes.values), groups.segments.ptr)
         return kept, GroupCodes(clients.ids, codes, clients.graph.sizes)
 
     def groups(self, clients: Clients[Embedded]) -> Groups | None:
         """Which nodes have one code together; None: each has its own."""
-        grouped = self.gsl and self.codes == "groups"
-        return code_groups(clients.graph, self.smallest, clients.task.seed) if grouped else None
+        return self.grouped(clients) if self.gsl and self.codes == "groups" else None
+
+    def grouped(self, clients: Clients[Embedded]) -> Groups:
+        """Nodes that are alike."""
+        return code_groups(clients.graph, self.smallest, clients.task.seed)
 
     @step
     def local_update(self, clients: Clients[Embedded], down: Down) -> tuple[Embedded, Up]:
@@ -381,6 +287,8 @@ class FedGgr(Method[GraphServer, Embedded]):
             z = groups.spread(z) if (groups := self.groups(clients)) else z
         elif isinstance(deployed, Model):
             params = params | deployed.params
+        if self.anchored:
+            return self.model_with_anchors(clients, params)
         if not self.gsl:
             return Model(clients.ids, params)
         padded = z.new_zeros(len(clients.ids), longest, z.shape[1])
@@ -391,7 +299,9 @@ class FedGgr(Method[GraphServer, Embedded]):
         """Class scores [N, C]. Nodes of a graph the server does not know have no global embedding: theirs is zero."""
         segments = graph.segments
         fused = self.local_network(task).logits(model.params, graph)
-        if self.gsl:
+        if self.anchored:
+            fused = torch.cat([fused, self.embedded_by_anchors(graph, model.params, task)], 1)
+        elif self.gsl:
             padded = model.params[GLOBAL]
             known = graph.ids == model.ids and padded.shape[1] > 0
             z = padded[segments.client, segments.place] if known else padded.new_zeros(segments.total, padded.shape[2])

@@ -42,7 +42,8 @@ class Answering:
         """What generated rows are matched with: nodes, or means of groups of them."""
         if self.form != "means":
             return graph.x
-        streams = Streams.of(seed, graph.ids, "answering groups", device=graph.device)
+        own = graph.lasting_seed(seed, "answering groups", self.smallest)
+        streams = Streams.of(own, graph.ids, "answering groups", device=graph.device)
 
         def build() -> Features:
             return group_features(graph.x, random_groups(graph.segments, self.smallest, streams))
