@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import auc_gain, standardised
 from suture.attacks.membership import class_scores
@@ -59,7 +59,7 @@ class Links(Attack):
         if scene.task.link:
             raise NotTried("links are what is predicted here, and some of them are hidden on purpose")
         scores, guesses, truth = [], [], []
-        for victim, ears in heard.items():
+        for victim, ears in clock.each(heard.items(), OWNERS):
             own = scene.own(victim)
             pairs, linked = pairs_of(own)
             if linked.all() or not linked.any():
@@ -75,8 +75,6 @@ class Links(Attack):
             scores.append(standardised(found))
             guesses.append(standardised(by_features))
             truth.append(linked)
-            if clock.over:
-                break
         if not scores:
             raise NotTried("no owner has links")
         gain = auc_gain(np.concatenate(scores), np.concatenate(truth), np.concatenate(guesses))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import auc_gain, standardised
 from suture.attacks.scenes import Scene
@@ -57,7 +57,7 @@ class Membership(Attack):
         if scene.task.link or scene.graph.target.kind != "class":
             raise NotTried("losses of single nodes are compared, and here no node has one class")
         scores, members = [], []
-        for victim, ears in heard.items():
+        for victim, ears in clock.each(heard.items(), OWNERS):
             own = scene.own(victim)
             nodes = torch.cat([own.nodes_in(TRAIN), own.nodes_in(TEST)])
             training = (own.role[nodes] == TRAIN).numpy()
@@ -66,8 +66,6 @@ class Membership(Attack):
             after = updates(ears, scene, 1, last=True)[-1].after
             scores.append(standardised(-losses(scene, after, own, nodes).clip(max=50)))
             members.append(training)
-            if clock.over:
-                break
         if not scores:
             raise NotTried("no owner has both training and test nodes")
         all_members = np.concatenate(members)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import auc_gain
 from suture.attacks.rows import answers
@@ -82,7 +82,7 @@ class Words(Attack):
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Words of all victims together."""
         scores, present, guesses = [], [], []
-        for victim, ears in heard.items():
+        for victim, ears in clock.each(heard.items(), OWNERS):
             there = scene.own(victim).x.dense().ne(0).any(0).numpy()
             if there.all() or not there.any():
                 continue
@@ -91,8 +91,6 @@ class Words(Attack):
             scores.append(score / (score.max() or 1.0))
             present.append(there)
             guesses.append(scene.public(ears).x.dense().ne(0).double().mean(0).numpy())
-            if clock.over:
-                break
         if not scores:
             raise NotTried("every feature occurs at every owner, as numbers do: there is nothing to find out")
         gain = auc_gain(np.concatenate(scores), np.concatenate(present), np.concatenate(guesses))
