@@ -15,7 +15,7 @@ from torch import Tensor
 
 from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
-from suture.attacks.judging import auc_gain, standardised
+from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.scenes import Scene, merged
 from suture.core.streams import Streams
 from suture.method import Clients
@@ -67,14 +67,12 @@ class Presence(Attack):
         state = method.init_clients(scene.clients(asked))
         shadow = Clients(asked, state, Streams.of(scene.task.seed, asked.ids, "shadow"), scene.task, 1)
         rows = method.embeddings(shadow)
-        scores, theirs = [], []
+        parts: list[Trial] = []
         for victim, ears in clock.each(heard.items(), OWNERS):
             means, own = told_means(ears, graph.ids), owner == graph.ids.index(victim)
             if victim not in means or len(means) < 2 or not own.any():
                 continue
-            scores.append(standardised(nearness(rows, means, victim)))
-            theirs.append(own)
-        if not scores:
+            parts.append((nearness(rows, means, victim), own, None))
+        if not parts:
             raise NotTried("too few owners have told means to compare with")
-        member = np.concatenate(theirs)
-        return Measured("AUC", *auc_gain(np.concatenate(scores), member), int(member.size))
+        return Measured("AUC", *auc_gain_by_owner(parts), len(parts) * len(nodes))

@@ -245,6 +245,8 @@ class Rows(Attack):
             exact += hits.tolist()
             cosines += cosine.tolist()
             guessed += _guess(scene, ears, truth, len(rows)).tolist()
+        if not exact and clock.cut and clock.over:
+            raise NotTried(f"the time ran out before the first of {clock.planned} rows was found")
         if not exact:
             raise NotTried("no gradient was answered that tells of a single owner's rows")
         gains = np.array(cosines) - np.array(guessed)

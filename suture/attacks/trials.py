@@ -63,7 +63,7 @@ def _tried(attack: Attack, view: str, scene: Scene, clock: Clock) -> Finding:
             raise NotTried("there is nobody else")
         measured = attack.attempt(heard, scene, clock)
     except NotTried as reason:
-        why_not = f"the time ran out, {clock.done} of {clock.planned} {clock.unit} tried" if clock.cut else str(reason)
+        why_not = str(reason)
     return Finding(
         attack=attack.name,
         view=view,
