@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, TypeVar, get_args
 
 from suture.attacks.hearing import Heard
 from suture.attacks.scenes import Scene
@@ -20,22 +21,28 @@ from suture.errors import SutureError
 
 View = Literal["server", "owner", "others"]
 VIEWS: tuple[View, ...] = get_args(View)
+OWNERS = "owners"
+"""What most attacks are counted by."""
+Thing = TypeVar("Thing")
+Pace = Callable[[int, int, str], None]
+"""Called with how many of how many rows, owners, ... an attack has tried."""
 
 
 class NotTried(SutureError):
     """Why an attack cannot be tried on a run, in one sentence."""
 
 
-@dataclass(frozen=True)
 class Clock:
-    """How long an attack may take."""
+    """How long an attack may take, and how far it has come: what it had no time for is said with its result."""
 
-    until: float
+    def __init__(self, until: float, watch: Pace = lambda done, planned, unit: None) -> None:
+        self.until, self.watch = until, watch
+        self.done, self.planned, self.unit = 0, 0, ""
 
     @staticmethod
-    def of(seconds: float) -> Clock:
+    def of(seconds: float, watch: Pace = lambda done, planned, unit: None) -> Clock:
         """From now on."""
-        return Clock(time.perf_counter() + seconds)
+        return Clock(time.perf_counter() + seconds, watch)
 
     @property
     def over(self) -> bool:
@@ -46,6 +53,36 @@ class Clock:
     def seconds_left(self) -> float:
         """Until then."""
         return self.until - time.perf_counter()
+
+    def plan(self, count: int, unit: str) -> None:
+        """So many rows, owners, rounds are to be tried."""
+        self.planned, self.unit = count, unit
+        self.watch(self.done, self.planned, self.unit)
+
+    def did(self, count: int = 1) -> None:
+        """So many more of them were tried, or need not be."""
+        self.done += count
+        self.watch(self.done, self.planned, self.unit)
+
+    def each(self, things: Iterable[Thing], unit: str) -> Iterator[Thing]:
+        """All of them, counted, or as many as there is time for; the first in any case."""
+        listed = list(things)
+        self.plan(len(listed), unit)
+        for thing in listed:
+            if self.over and self.done:
+                return
+            yield thing
+            self.did()
+
+    @property
+    def cut(self) -> bool:
+        """Whether something was left untried."""
+        return self.done < self.planned
+
+    @property
+    def tried(self) -> tuple[int, int, str] | None:
+        """(how many of, how many, of what) were tried; None for an attack that cannot be tried by parts."""
+        return (self.done, self.planned, self.unit) if self.planned else None
 
 
 @dataclass(frozen=True)
@@ -87,6 +124,18 @@ class Finding:
     victims: tuple[str, ...] = ()
     seconds: float = 0.0
     why_not: str = ""
+    tried: tuple[int, int, str] | None = None
+    """(how many of, how many, of what) there was time for."""
+
+    @property
+    def cut(self) -> bool:
+        """Whether time ran out before everything was tried: the result is of what was, and may be too small."""
+        return self.tried is not None and self.tried[0] < self.tried[1]
+
+    @property
+    def how_far(self) -> str:
+        """`12 of 40 rows tried`."""
+        return f"{self.tried[0]} of {self.tried[1]} {self.tried[2]} tried" if self.tried else ""
 
     @property
     def succeeds(self) -> bool:
@@ -95,7 +144,7 @@ class Finding:
 
     def as_json(self) -> dict[str, object]:
         """For attacks.json."""
-        told: dict[str, object] = asdict(self)
+        told: dict[str, object] = {**asdict(self), "cut": self.cut}
         if self.measured is not None:
             told["measured"] = {**asdict(self.measured), "advantage": self.measured.advantage}
         return told
@@ -112,6 +161,8 @@ class Attack(ABC):
     guess: ClassVar[str]
     """What the best guess without messages is."""
     views: ClassVar[tuple[View, ...]] = VIEWS
+    long: ClassVar[bool] = False
+    """Whether it may take minutes: then others go first, and it has all the time they leave."""
 
     @abstractmethod
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:

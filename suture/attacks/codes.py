@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
 from suture.attacks.rows import right
@@ -41,7 +41,7 @@ class Codes(Attack):
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Every node of every victim."""
         success, guess, exact = [], [], []
-        for victim, ears in heard.items():
+        for victim, ears in clock.each(heard.items(), OWNERS):
             sent = node_vectors(ears)
             if sent is None:
                 continue
@@ -57,8 +57,6 @@ class Codes(Attack):
             success += cosines(found, truth).tolist()
             guess += cosines(np.repeat(mean, len(truth), 0), truth).tolist()
             exact += right(found.clip(0), truth)[0].tolist()
-            if clock.over:
-                break
         if not success:
             raise NotTried(f"nobody sends vectors of single nodes in {scene.method.name}")
         bounds = mean_bounds(np.array(success) - np.array(guess))

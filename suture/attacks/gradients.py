@@ -80,6 +80,7 @@ def inverted(update: Update, scene: Scene, count: int, clock: Clock) -> Floats:
     step = {name: update.before[name] - update.after[name] for name in update.before}
     first = first_layer(step, scene.task.features)
     if rows := spanned(first, count, clock):
+        clock.did(STEPS)
         return np.stack(rows)
     names = [name for name, value in step.items() if value.is_floating_point() and bool(value.abs().sum() > 0)]
     task, leaves = scene.task, {name: value.detach().requires_grad_() for name, value in update.before.items()}
@@ -101,6 +102,7 @@ def inverted(update: Update, scene: Scene, count: int, clock: Clock) -> Floats:
         optimiser.step()
         with torch.no_grad():
             x.clamp_(min=0)
+        clock.did()
     return np.asarray(x.detach().double().nan_to_num(0).clamp(min=0).numpy(), float)
 
 
@@ -118,13 +120,17 @@ class Inversion(Attack):
     paper = "Zhu, Liu and Han 2019; Geiping et al. 2020"
     knows = ("how many training nodes the owner has", "that features are not negative")
     guess = "a row of a public graph of the same kind, or their mean"
+    long = True
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """The first update of every victim; rows are compared with the nearest training row."""
         if scene.task.link or scene.graph.target.kind != "class":
             raise NotTried("gradients of a class are inverted, and here no node has one")
         success, guess, exact = [], [], []
+        clock.plan(STEPS * min(MOST_VICTIMS, len(heard)), "steps of descent")
         for victim, ears in list(heard.items())[:MOST_VICTIMS]:
+            if clock.over and clock.done:
+                break
             own, public = scene.own(victim), scene.public(ears).x.dense().double().numpy()
             truth = own.x.dense()[own.nodes_in(1)].double().numpy()
             if not len(truth) or (truth < 0).any():
@@ -136,8 +142,6 @@ class Inversion(Attack):
             success += cosine.tolist()
             guess += max(guesses, key=lambda values: float(values.mean())).tolist()
             exact += hits.tolist()
-            if clock.over:
-                break
         gains = mean_bounds(np.array(success) - np.array(guess))
         hits_of = (sum(exact), len(exact))
         return Measured("cosine", float(np.mean(success)), float(np.mean(guess)), *gains, len(success), hits_of)

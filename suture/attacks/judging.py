@@ -13,6 +13,8 @@ RESAMPLES = 2000
 FEW = 30
 """Resampling fewer trials than this makes too narrow an interval."""
 Floats = NDArray[np.float64]
+Trial = tuple[ArrayLike, ArrayLike, ArrayLike | None]
+"""Of one owner: scores, which are of the kind that is looked for, and the guess's scores if it is not chance."""
 
 
 def auc(scores: ArrayLike, positive: ArrayLike) -> float:
@@ -48,6 +50,17 @@ def auc_gain(scores: ArrayLike, positive: ArrayLike, guess: ArrayLike | None = N
     width = stats.norm.ppf((1 + CONFIDENCE) / 2) * spread
     gain = success - other
     return success, other, float(gain - width), float(gain + width)
+
+
+def auc_gain_by_owner(parts: Sequence[Trial]) -> tuple[float, float, float, float]:
+    """The same where scores are compared within each owner only; means over owners.
+
+    What is said of several owners, and what is true of them, may hang together. So the deviation of the mean is taken to be
+    as large as it can be, the mean of the deviations, and not smaller because owners are many.
+    """
+    each = [auc_gain(scores, positive, guess) for scores, positive, guess in parts]
+    success, guess, low, high = np.mean(each, axis=0)
+    return float(success), float(guess), float(low), float(high)
 
 
 def _variance(values: Floats) -> float:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
 from suture.attacks.scenes import Scene, label_share
@@ -25,11 +26,11 @@ from suture.attacks.updates import TRAINING, last_said, updates
 from suture.core.message import Kind, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree
-from suture.graph.batch import GraphBatch
+from suture.graph.batch import GraphBatch, pieces_of
 from suture.method import Clients
 
-SHADOWS = 60
-"""Owners that the attacker makes up."""
+SHADOWS, TOGETHER = 60, 20
+"""Owners that the attacker makes up, and how many of them train at the same time."""
 Floats = NDArray[np.float64]
 
 
@@ -65,35 +66,39 @@ def learned(heard: Heard, scene: Scene, public: GraphBatch, nodes: int) -> Float
     asked = heard.recorded.read(frames[0])
     if any(isinstance(value, Rows) for _, value in asked.contents()):
         raise NotTried(f"{scene.method.name} hands out something of single nodes, which shadow owners do not have")
-    rng, moves, shares = np.random.default_rng(0), [], []
-    for number in range(SHADOWS):
-        graph = shadow_owner(public, nodes, scene.task.classes, rng)
-        clients = replace(scene.clients(graph), rng=Streams.of(scene.task.seed, graph.ids, "shadow", number), round=1)
+    moves, shares = [], []
+    for first in range(0, SHADOWS, TOGETHER):
+        graph = shadow_owners(public, nodes, scene.task.classes, range(first, first + TOGETHER))
+        clients = replace(scene.clients(graph), rng=Streams.of(scene.task.seed, graph.ids, "shadow"), round=1)
         state: Any = scene.method.init_clients(clients)
         step = getattr(scene.method, TRAINING)
-        _, reply = step(Clients(graph, state, clients.rng, scene.task, 1), asked.take([0], graph.ids))
+        _, reply = step(Clients(graph, state, clients.rng, scene.task, 1), asked.take([0] * TOGETHER, graph.ids))
         moves.append(_moved(reply.params, update.before, names))
-        shares.append(label_share(graph, scene.task.classes))
-    fitted = ridge(np.stack(moves), np.stack(shares), 1.0)
-    found = decoded(_moved(update.after, update.before, names)[None], fitted)[0].clip(0)
+        shares += [label_share(graph.select([name]), scene.task.classes) for name in graph.ids]
+    fitted = ridge(np.concatenate(moves), np.stack(shares), 1.0)
+    found = decoded(_moved(update.after, update.before, names), fitted)[0].clip(0)
     return np.asarray(found / found.sum() if found.sum() > 0 else np.full_like(found, 1 / found.size), float)
 
 
 def _moved(after: Tree, before: Tree, names: list[str]) -> Floats:
-    """Where a layer went, as one vector of length one."""
-    steps = [(after[name].float() - before[name].float()).flatten().double().nan_to_num(0) for name in names]
-    whole = torch.cat(steps).numpy()
-    return np.asarray(whole / max(float(np.linalg.norm(whole)), 1e-300), float)
+    """Where a layer went, for each client one vector of length one, [K, ...]."""
+    steps = [(after[name].float() - before[name].float()).flatten(1).double().nan_to_num(0) for name in names]
+    whole = torch.cat(steps, 1).numpy()
+    return np.asarray(whole / np.linalg.norm(whole, axis=1, keepdims=True).clip(1e-300), float)
 
 
-def shadow_owner(public: GraphBatch, nodes: int, classes: int, rng: np.random.Generator) -> GraphBatch:
-    """Some nodes of a public graph, all of which train, with a random class distribution."""
-    label = public.y.numpy()
-    weight = rng.dirichlet(np.full(classes, 0.5))[label] / np.bincount(label, minlength=classes).clip(1)[label]
-    weight = weight + 1e-9 / label.size
-    chosen = rng.choice(label.size, min(nodes, label.size), replace=False, p=weight / weight.sum())
-    own = public.induced(torch.from_numpy(np.sort(chosen)))
-    return replace(own, ids=("shadow",), role=torch.ones_like(own.role))
+def shadow_owners(public: GraphBatch, nodes: int, classes: int, numbers: Iterable[int]) -> GraphBatch:
+    """Owners of some nodes of a public graph, all of which train, each with a random class distribution."""
+    label, members, names = public.y.numpy(), [], []
+    for number in numbers:
+        rng = np.random.default_rng(number)
+        weight = rng.dirichlet(np.full(classes, 0.5))[label] / np.bincount(label, minlength=classes).clip(1)[label]
+        weight = weight + 1e-9 / label.size
+        chosen = rng.choice(label.size, min(nodes, label.size), replace=False, p=weight / weight.sum())
+        members.append(torch.from_numpy(np.sort(chosen)))
+        names.append(f"shadow-{number:03}")
+    roles = [public.role.new_ones(one.numel()) for one in members]
+    return pieces_of(public, names, members, roles, [False] * len(names))
 
 
 def agreement(guess: Floats, truth: Floats) -> float:
@@ -108,6 +113,7 @@ class Labels(Attack):
     target = "the class distribution of an owner"
     paper = "Gu and Bai 2023"
     knows = ("a public graph with labels", "how many training nodes the owner has")
+    long = True
     guess = "it is as elsewhere, or all classes are equally many"
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
@@ -116,7 +122,7 @@ class Labels(Attack):
             raise NotTried("nodes here have no single class")
         success, guesses = [], []
         even = np.full(scene.task.classes, 1 / scene.task.classes)
-        for victim, ears in heard.items():
+        for victim, ears in clock.each(heard.items(), OWNERS):
             public = scene.public(ears)
             elsewhere = label_share(public, scene.task.classes)
             found = told(ears, scene.task.classes, elsewhere)
@@ -124,8 +130,6 @@ class Labels(Attack):
             truth = scene.label_shares[victim]
             success.append(agreement(found, truth))
             guesses.append([agreement(elsewhere, truth), agreement(even, truth)])
-            if clock.over:
-                break
         # The better of the two guesses, whichever that is here.
         guess = max(np.array(guesses).T, key=lambda values: float(values.mean()))
         low, high = mean_bounds(np.array(success) - guess)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
-from suture.attacks.judging import auc_gain, standardised
+from suture.attacks.judging import Trial, auc_gain_by_owner, standardised
 from suture.attacks.membership import class_scores
 from suture.attacks.scenes import Scene, edgeless
 from suture.attacks.shadows import node_vectors
@@ -58,8 +58,9 @@ class Links(Attack):
         """Links of all victims, against as many pairs that are not linked."""
         if scene.task.link:
             raise NotTried("links are what is predicted here, and some of them are hidden on purpose")
-        scores, guesses, truth = [], [], []
-        for victim, ears in heard.items():
+        parts: list[Trial] = []
+        asked = 0
+        for victim, ears in clock.each(heard.items(), OWNERS):
             own = scene.own(victim)
             pairs, linked = pairs_of(own)
             if linked.all() or not linked.any():
@@ -72,12 +73,8 @@ class Links(Attack):
                 after = updates(ears, scene, 1, last=True)[-1].after
                 said = torch.log_softmax(class_scores(scene, after, edgeless(own)).nan_to_num(0), 1)
                 found = standardised(alikeness(said, pairs)) + standardised(by_features)
-            scores.append(standardised(found))
-            guesses.append(standardised(by_features))
-            truth.append(linked)
-            if clock.over:
-                break
-        if not scores:
+            parts.append((found, linked, by_features))
+            asked += linked.size
+        if not parts:
             raise NotTried("no owner has links")
-        gain = auc_gain(np.concatenate(scores), np.concatenate(truth), np.concatenate(guesses))
-        return Measured("AUC", *gain, int(sum(map(len, truth))))
+        return Measured("AUC", *auc_gain_by_owner(parts), asked)

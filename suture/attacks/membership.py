@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
-from suture.attacks.judging import auc_gain, standardised
+from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.scenes import Scene
 from suture.attacks.updates import updates
 from suture.core.message import Model
@@ -56,19 +56,17 @@ class Membership(Attack):
         """Training nodes against test nodes of all victims."""
         if scene.task.link or scene.graph.target.kind != "class":
             raise NotTried("losses of single nodes are compared, and here no node has one class")
-        scores, members = [], []
-        for victim, ears in heard.items():
+        parts: list[Trial] = []
+        asked = 0
+        for victim, ears in clock.each(heard.items(), OWNERS):
             own = scene.own(victim)
             nodes = torch.cat([own.nodes_in(TRAIN), own.nodes_in(TEST)])
             training = (own.role[nodes] == TRAIN).numpy()
             if training.all() or not training.any():
                 continue
             after = updates(ears, scene, 1, last=True)[-1].after
-            scores.append(standardised(-losses(scene, after, own, nodes).clip(max=50)))
-            members.append(training)
-            if clock.over:
-                break
-        if not scores:
+            parts.append((-losses(scene, after, own, nodes).clip(max=50), training, None))
+            asked += training.size
+        if not parts:
             raise NotTried("no owner has both training and test nodes")
-        all_members = np.concatenate(members)
-        return Measured("AUC", *auc_gain(np.concatenate(scores), all_members), int(all_members.size))
+        return Measured("AUC", *auc_gain_by_owner(parts), asked)

@@ -70,9 +70,10 @@ class Reidentification(Attack):
             frames = ears.frames(step, "up")
             rounds = min(len(frames.get(name, [])) for name in ids)
             middle = max(0, (rounds - 1) // 2 - ROUNDS // 2)
-            for number in range(middle, min(middle + ROUNDS, rounds - 1)):
+            for number in clock.each(range(middle, min(middle + ROUNDS, rounds - 1)), "pairs of rounds"):
                 now, following = ([fingerprint(ears, frames[name][at]) for name in ids] for at in (number, number + 1))
-                if min(vector.size for vector in (*now, *following)) < SMALL or (trials and clock.over):
+                if min(vector.size for vector in (*now, *following)) < SMALL:
+                    clock.plan(clock.done, clock.unit)
                     break
                 hits += matched(now, following)
                 trials += len(ids)

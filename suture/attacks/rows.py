@@ -49,6 +49,8 @@ TRIES = 3
 """Linear programs for one word, until one finds a row that can be one."""
 PATIENCE = 120.0
 """Seconds for one linear program."""
+OUT_OF_TIME = 1
+"""What linprog calls a program that met its time limit."""
 ROUNDING = 1e-6
 """How far below zero a program may let an entry be."""
 
@@ -150,25 +152,29 @@ def programmed(space: Space, features: int, programs: int, clock: Clock, seed: i
     """Rows [F] that the linear programs find, each for another word of those there.
 
     A row of words is flat: it has one value wherever it is not zero. One that is not is looked for again, with other prices.
+    What no program was done with in its time is left out.
     """
     rng = np.random.default_rng(seed)
     for word in rng.permutation(space.words.size)[:programs]:
-        best = np.zeros(space.words.size)
+        best, finished = np.zeros(space.words.size), False
         for attempt in range(TRIES):
             if clock.over:
                 return
             prices = np.ones(space.words.size) if attempt == 0 else rng.uniform(0.2, 1.8, space.words.size)
-            found = _program(space, int(word), prices, clock)
+            found, in_time = _program(space, int(word), prices, clock)
+            finished |= in_time
             if found is not None and (attempt == 0 or _unevenness(found) < _unevenness(best)):
                 best = found
             if _unevenness(best) < EXACT:
                 break
-        row = np.zeros(features)
-        row[space.words] = best
-        yield row
+        if finished:
+            row = np.zeros(features)
+            row[space.words] = best
+            yield row
 
 
-def _program(space: Space, word: int, prices: Floats, clock: Clock) -> Floats | None:
+def _program(space: Space, word: int, prices: Floats, clock: Clock) -> tuple[Floats | None, bool]:
+    """(what a program found, whether it came to its end)."""
     found = linprog(
         space.basis @ prices,
         A_ub=-space.basis.T,
@@ -179,7 +185,8 @@ def _program(space: Space, word: int, prices: Floats, clock: Clock) -> Floats | 
         method="highs",
         options={"time_limit": max(1.0, min(PATIENCE, clock.seconds_left))},
     )
-    return None if found.x is None else np.asarray((space.basis.T @ found.x).clip(0), float)
+    row = None if found.x is None else np.asarray((space.basis.T @ found.x).clip(0), float)
+    return row, found.status != OUT_OF_TIME
 
 
 def _unevenness(row: Floats) -> float:
@@ -208,6 +215,7 @@ class Rows(Attack):
     paper = "Chen, Donoho and Saunders 1998; Spielman, Wang and Wright 2012"
     knows = ("that features are not negative and mostly zero",)
     guess = "a row of a public graph of the same kind, or their mean"
+    long = True
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Least squares where it can be done, else linear programs."""
@@ -216,6 +224,7 @@ class Rows(Attack):
         exact, cosines, guessed = [], [], []
         details: dict[str, float] = {}
         each = -(-PROGRAMS // len(heard))
+        clock.plan(each * len(heard), "rows")
         for number, (victim, ears) in enumerate(heard.items()):
             truth = scene.own(victim).x.dense().double().numpy()
             if len(ears.attackers or ()) == 1 or not _told(ears):
@@ -224,6 +233,7 @@ class Rows(Attack):
                 truth = scene.graph.select(names).x.dense().double().numpy()
             told = list(answers(ears, scene.graph.ids))
             if not told:
+                clock.did(each)
                 continue
             rows, gap, rank = _reconstructed(told, truth.shape[1], each, clock)
             if number == 0:
@@ -235,6 +245,8 @@ class Rows(Attack):
             exact += hits.tolist()
             cosines += cosine.tolist()
             guessed += _guess(scene, ears, truth, len(rows)).tolist()
+        if not exact and clock.cut and clock.over:
+            raise NotTried(f"the time ran out before the first of {clock.planned} rows was found")
         if not exact:
             raise NotTried("no gradient was answered that tells of a single owner's rows")
         gains = np.array(cosines) - np.array(guessed)
@@ -247,10 +259,16 @@ def _reconstructed(found: list[Answer], features: int, programs: int, clock: Clo
     """(rows, the gap of singular values, the rank they tell)."""
     direct = [solution for answer in found[:200] if (solution := solved(answer)) is not None]
     if direct:
+        clock.did(programs)
         return np.vstack(direct), 0.0, 0.0
     step = max(1, sum(answer.mixtures.shape[0] for answer in found) // MOST_MIXTURES)
     space = row_space(np.vstack([answer.mixtures for answer in found[::step]]))
-    rows = list(programmed(space, features, programs, clock))
+    rows = []
+    for row in programmed(space, features, programs, clock):
+        rows.append(row)
+        clock.did()
+    # There may be fewer words to look for.
+    clock.did(programs - min(programs, space.words.size))
     return np.array(rows).reshape(-1, features), space.gap, float(space.rank)
 
 

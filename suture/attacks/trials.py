@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from suture.attacks.gradients import Inversion
 from suture.attacks.labels import Labels
 from suture.attacks.links import Links
 from suture.attacks.membership import Membership
+from suture.attacks.presence import Presence
 from suture.attacks.reidentification import Reidentification
 from suture.attacks.rows import Rows
 from suture.attacks.scenes import Scene
@@ -22,11 +24,15 @@ from suture.errors import ConfigError, IntegrityError, unknown
 from suture.runs.folder import ATTACKS as FILE
 
 ATTACKS: Mapping[str, type[Attack]] = {
-    kind.name: kind for kind in (Rows, Words, Inversion, Codes, Links, Membership, Labels, Reidentification)
+    kind.name: kind for kind in (Rows, Words, Inversion, Codes, Links, Membership, Presence, Labels, Reidentification)
 }
 """By name, in the order they are tried."""
-Watch = Callable[[str, str], None]
-"""Called with an attack and its view before it begins."""
+Watch = Callable[[str, str, int, int, str], None]
+"""Called with an attack, its view, and how many of how many of what it has tried."""
+
+
+def silent(attack: str, view: str, done: int, planned: int, unit: str) -> None:
+    """Tells nobody."""
 
 
 def chosen(attacks: Sequence[str] | None, views: Sequence[str] | None) -> list[tuple[Attack, str]]:
@@ -42,20 +48,16 @@ def chosen(attacks: Sequence[str] | None, views: Sequence[str] | None) -> list[t
     return fitting
 
 
-def carry_out(
-    scene: Scene, pairs: Sequence[tuple[Attack, str]], seconds: float, watch: Watch = lambda attack, view: None
-) -> Iterator[Finding]:
-    """What each attack finds from each view; whoever begins late has an equal share of the time that is left."""
+def carry_out(scene: Scene, pairs: Sequence[tuple[Attack, str]], seconds: float, watch: Watch = silent) -> Iterator[Finding]:
+    """What each attack finds from each view, quick ones first; each has an equal share of the time that is left."""
     until = time.perf_counter() + seconds
-    for number, (attack, view) in enumerate(pairs):
-        watch(attack.name, view)
-        begun = time.perf_counter()
-        clock = Clock.of(max(0.0, (until - begun) / (len(pairs) - number)))
-        yield _tried(attack, view, scene, clock, begun)
+    for number, (attack, view) in enumerate(sorted(pairs, key=lambda pair: pair[0].long)):
+        share = max(0.0, (until - time.perf_counter()) / (len(pairs) - number))
+        yield _tried(attack, view, scene, Clock.of(share, partial(watch, attack.name, view)))
 
 
-def _tried(attack: Attack, view: str, scene: Scene, clock: Clock, begun: float) -> Finding:
-    heard, measured, why_not = scene.heard(view), None, ""
+def _tried(attack: Attack, view: str, scene: Scene, clock: Clock) -> Finding:
+    heard, measured, why_not, begun = scene.heard(view), None, "", time.perf_counter()
     try:
         if not heard:
             raise NotTried("there is nobody else")
@@ -72,15 +74,21 @@ def _tried(attack: Attack, view: str, scene: Scene, clock: Clock, begun: float) 
         victims=tuple(heard),
         seconds=round(time.perf_counter() - begun, 3),
         why_not=why_not,
+        tried=None if why_not else clock.tried,
     )
+
+
+def in_order(found: Iterable[Finding]) -> list[Finding]:
+    """As attacks and views are listed, whichever was tried first."""
+    attacks, views = list(ATTACKS), list[str](VIEWS)
+    return sorted(found, key=lambda one: (attacks.index(one.attack), views.index(one.view)))
 
 
 def keep(path: Path, found: Sequence[Finding]) -> list[Finding]:
     """Write findings into the run folder; those of other attacks or views that are there stay. All that are there then."""
     new = {(finding.attack, finding.view) for finding in found}
     kept = [finding for finding in read_findings(path) if (finding.attack, finding.view) not in new]
-    attacks, views = list(ATTACKS), list[str](VIEWS)
-    everything = sorted([*kept, *found], key=lambda one: (attacks.index(one.attack), views.index(one.view)))
+    everything = in_order([*kept, *found])
     write_json(path / FILE, {"findings": [finding.as_json() for finding in everything]})
     return everything
 
@@ -97,7 +105,8 @@ def read_findings(path: Path) -> list[Finding]:
 
 
 def _finding(told: dict[str, Any]) -> Finding:
-    found = dict(told)
+    found = {key: value for key, value in told.items() if key != "cut"}
+    found["tried"] = tuple(found["tried"]) if found.get("tried") else None
     if found["measured"] is not None:
         numbers = {key: value for key, value in found["measured"].items() if key != "advantage"}
         numbers["exact"] = None if numbers["exact"] is None else tuple(numbers["exact"])

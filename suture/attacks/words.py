@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from suture.attacks.attack import Attack, Clock, Measured, NotTried
+from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
-from suture.attacks.judging import auc_gain
+from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.rows import answers
 from suture.attacks.scenes import Scene
 from suture.attacks.updates import Update, updates
@@ -81,21 +81,18 @@ class Words(Attack):
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Words of all victims together."""
-        scores, present, guesses = [], [], []
-        for victim, ears in heard.items():
+        scores, present, parts = [], [], list[Trial]()
+        for victim, ears in clock.each(heard.items(), OWNERS):
             there = scene.own(victim).x.dense().ne(0).any(0).numpy()
             if there.all() or not there.any():
                 continue
             found = mixed(ears, scene) if ("offer", "up") in ears.steps else None
             score = found if found is not None else moved(updates(ears, scene, ROUNDS), scene, steps_of(scene, victim))
-            scores.append(score / (score.max() or 1.0))
+            scores.append(score)
             present.append(there)
-            guesses.append(scene.public(ears).x.dense().ne(0).double().mean(0).numpy())
-            if clock.over:
-                break
+            parts.append((score, there, scene.public(ears).x.dense().ne(0).double().mean(0).numpy()))
         if not scores:
             raise NotTried("every feature occurs at every owner, as numbers do: there is nothing to find out")
-        gain = auc_gain(np.concatenate(scores), np.concatenate(present), np.concatenate(guesses))
         right = [bool(((score > 0) == there).all()) for score, there in zip(scores, present, strict=True)]
         trials = int(sum(map(len, present)))
-        return Measured("AUC", *gain, trials, (sum(right), len(right)))
+        return Measured("AUC", *auc_gain_by_owner(parts), trials, (sum(right), len(right)))

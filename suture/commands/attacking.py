@@ -15,6 +15,7 @@ from suture.commands.running import RECORDED, STDOUT, check_json_target, supervi
 from suture.errors import ConfigError
 from suture.report import console
 from suture.report.attacks import attack_report
+from suture.report.progress import attempts
 from suture.runs.folder import EMBEDDED, TAPE
 
 
@@ -37,11 +38,8 @@ def on_run(path: Path, wish: Wish, work: Work) -> None:
     use_device(work)
     scene = Scene.read(path, work.data_root, noise=wish.control)
 
-    def watch(attack: str, view: str) -> None:
-        if not work.quiet:
-            console.notes().print(f"{attack}, as {view} ...", soft_wrap=True)
-
-    found = list(trials.carry_out(scene, pairs, 60 * wish.minutes, watch))
+    with attempts(console.notes(), work.quiet) as watch:
+        found = trials.in_order(trials.carry_out(scene, pairs, 60 * wish.minutes, watch))
     if not wish.control:
         trials.keep(path, found)
     _conclude(path, found, wish, work)

@@ -318,7 +318,13 @@ def batch_of(
     data: Data, ids: Sequence[str], members: Sequence[Tensor], roles: Sequence[Tensor], graphless: Sequence[bool]
 ) -> GraphBatch:
     """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
-    whole = uncut(data, torch.empty(0))
+    return pieces_of(uncut(data, torch.empty(0)), ids, members, roles, graphless)
+
+
+def pieces_of(
+    whole: GraphBatch, ids: Sequence[str], members: Sequence[Tensor], roles: Sequence[Tensor], graphless: Sequence[bool]
+) -> GraphBatch:
+    """The same of one client's graph."""
     segments = Segments(pointers(torch.tensor([m.numel() for m in members])))
     index = torch.cat(list(members))
     edge_index, weight = _edges_of(whole, members, graphless)
@@ -327,10 +333,11 @@ def batch_of(
         segments,
         whole.x.take(index, segments),
         edge_index,
-        data.y[index],
+        whole.y[index],
         torch.cat(list(roles)),
         whole.node_id[index],
         edge_weight=weight,
+        target=whole.target,
     )
 
 

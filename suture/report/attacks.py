@@ -17,6 +17,8 @@ from suture.runs.plan import Plan
 
 NOT_ATTACKED = "not attacked"
 NONE_TRIED = "What this is worth to somebody curious was not measured; train with --record, then: suture attack {run}"
+CUT = "*"
+OUT_OF_TIME = "* {who} ran out of time, {far}: with more --minutes it may find more."
 LEGEND = (
     "Advantage is success minus the best guess without messages; where its 95 % interval is above 0, messages tell "
     "something. Attacks that fail here prove nothing: a better one may succeed."
@@ -34,13 +36,15 @@ def attack_report(found: Sequence[Finding], title: str) -> Group:
         m = finding.measured
         style = "bold" if finding.succeeds else ""
         exact = f"{m.exact[0]:,} of {m.exact[1]:,}" if m.exact else NOTHING
-        told = (m.measure, f"{m.success:.3f}", f"{m.guess:.3f}", *gain(m), exact, three_digits(finding.seconds))
+        mark = CUT if finding.cut else ""
+        told = (m.measure, f"{m.success:.3f}", f"{m.guess:.3f}", *gain(m), exact, three_digits(finding.seconds) + mark)
         table.add_row(finding.attack, finding.view, *(Text(cell, style=style) for cell in told))
     parts: list[RenderableType] = [titled(title, table)] if table.row_count else [Text(title, style="bold")]
     tried = {finding.attack: finding for finding in found if finding.measured is not None}
     for finding in tried.values():
         needs = f" Knows {'; '.join(finding.knows)}." if finding.knows else ""
         parts.append(Text(f"{finding.attack}: {finding.target}.{needs} Guess: {finding.guess}."))
+    parts += [Text(OUT_OF_TIME.format(who=f"{one.attack} ({one.view})", far=one.how_far)) for one in found if one.cut]
     refused: dict[str, list[str]] = {}
     for finding in found:
         if finding.measured is None:
@@ -66,9 +70,15 @@ def worst_in_words(found: Sequence[Finding]) -> str:
         return NOT_ATTACKED
     hit = worst(found)
     if hit is None or hit.measured is None:
-        return "no attack won"
+        return f"no attack won{_cut_short(found)}"
     exact = f", {hit.measured.exact[0]:,} of {hit.measured.exact[1]:,} exact" if hit.measured.exact else ""
-    return f"{hit.attack} ({hit.view}) {hit.measured.success:.2f}, guess {hit.measured.guess:.2f}{exact}"
+    return f"{hit.attack} ({hit.view}) {hit.measured.success:.2f}, guess {hit.measured.guess:.2f}{exact}{_cut_short(found)}"
+
+
+def _cut_short(found: Sequence[Finding]) -> str:
+    """How many attacks had too little time, for the end of a line."""
+    cut = sum(finding.cut for finding in found)
+    return f" ({cut} of {len(found)} attacks ran out of time)" if cut else ""
 
 
 def attacked(path: Path, made: Plan) -> list[RenderableType]:

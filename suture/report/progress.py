@@ -34,6 +34,16 @@ def watching(console: Console, runs: int, quiet: bool, live: bool = True) -> Ite
 
 
 @contextmanager
+def attempts(console: Console, quiet: bool) -> Iterator[Callable[[str, str, int, int, str], None]]:
+    """A function to call with how far an attack has come: a line that changes on a terminal, nothing elsewhere."""
+    if quiet or not console.is_terminal:
+        yield lambda attack, view, done, planned, unit: None
+        return
+    with console.status("") as line:
+        yield lambda attack, view, done, planned, unit: line.update(f"{attack}, as {view}: {done} of {planned} {unit}")
+
+
+@contextmanager
 def telling_of_cuts(console: Console) -> Iterator[None]:
     """Say how long a large graph will take to be cut, and that it is still being cut."""
     log, handler = carving.log, _Notes(console)

@@ -1,7 +1,8 @@
 """What a client of FedSage+ lets its answers depend on (line 2): the three forms of `answers`, and what each gives away.
 
     means   generated rows are matched with means of random groups of at least `smallest` of the client's nodes, made once.
-            All answers of a run are functions of these means: whatever is solved for, no row of a node comes out.
+            All answers of a run are functions of these means: whatever is solved for, no row of a node comes out. Of groups
+            of five a row's likeness does (docs/fedsage.md), so they are larger.
     coarse  rows are matched with single nodes; gradients are rounded to eight binary places (bfloat16), and a client answers
             only as long as all it has ever answered, to everybody, are fewer equations than it has nodes: an answer is one
             equation for each hidden unit of fGen and one for its bias.

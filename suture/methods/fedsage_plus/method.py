@@ -161,7 +161,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     answers: Form = "means"
     """What others' generators are answered by: means of groups of nodes; single nodes, coarsely and seldom; or exact, as
     published, from which whole feature rows can be reconstructed."""
-    smallest: Count = 5
+    smallest: Count = 20
     """answers = means: fewest nodes of a group; a client with fewer answers nobody."""
     width: Count = 8
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
