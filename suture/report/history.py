@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from suture.core.storage import damaged, read_lines
+from suture.errors import IntegrityError
 from suture.runs.folder import LEDGER, METRICS, read_metrics
 
 
@@ -24,7 +25,14 @@ class Curve:
     client_test: tuple[tuple[float | None, ...], ...] = ()
 
     def reported(self, best_rounds: Sequence[int]) -> tuple[float | None, ...]:
-        """Test score of every client in the round that is reported for it."""
+        """Test score of every client in the round that is reported for it; earlier versions did not say which."""
+        clients = len(self.client_test[-1])
+        if not best_rounds:
+            return (None,) * clients
+        if len(best_rounds) != clients or not set(best_rounds) <= set(self.rounds):
+            raise IntegrityError(
+                "the result reports rounds or clients that the metrics do not have; one is damaged, start the run anew"
+            )
         return tuple(self.client_test[self.rounds.index(number)][k] for k, number in enumerate(best_rounds))
 
 

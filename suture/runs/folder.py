@@ -28,7 +28,7 @@ from typing import Annotated, Any
 
 import safetensors.torch
 import torch
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from suture.config.strict import strict
@@ -336,11 +336,9 @@ def read_outcome(path: Path) -> Outcome | None:
     """The numbers of a finished run, None if it is not finished."""
     if not (path / RESULT).exists():
         return None
-    result: dict[str, Any] = read_json(path / RESULT, "result")
     try:
-        lists = {name: tuple(result.get(name, ())) for name in ("suspects", "best_rounds", "warnings")}
-        return Outcome(**{**result, **lists})
-    except TypeError as error:
+        return TypeAdapter(Outcome).validate_python(read_json(path / RESULT, "result"))
+    except ValidationError as error:
         raise IntegrityError(f"{path / RESULT} is not complete; it is damaged, start the run anew") from error
 
 

@@ -94,6 +94,15 @@ def test_every_file_of_a_run_folder_may_be_junk(junk: str, run: Path, capsys: py
         (run / name).write_bytes(before)
 
 
+def test_every_entry_of_a_result_may_be_of_another_kind(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    genuine = (run / "result.json").read_text()
+    for key in json.loads(genuine):
+        for value in ([], {}, [[0]], "x", None, -1, 1e300):
+            changed(run / "result.json", **{key: value})
+            one_sentence(lambda: main(["show", str(run)]), capsys)
+            (run / "result.json").write_text(genuine)
+
+
 def one_sentence(action: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> str:
     """Done, or refused in one line of a length that somebody reads; never a traceback, which would be raised here."""
     capsys.readouterr()
