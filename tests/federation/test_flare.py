@@ -20,7 +20,13 @@ from suture.runs.checkpoint import load_models
 pytestmark = pytest.mark.federation
 OWNERS = 3
 FEDERATED = [*(name for name, method in METHODS.items() if not method.sees_uncut_graph), *PLUGINS]
-NEEDS = {"scaffold": ["scaffold.training.optimizer=sgd", "scaffold.training.lr=0.5"]}
+NEEDS = {
+    "scaffold": ["scaffold.training.optimizer=sgd", "scaffold.training.lr=0.5"],
+    # Forms in which owners choose nothing by keys of their own; those that do are in test_owners_draws.py.
+    "feddep": ["feddep.as_published=true"],
+    "fedsage_plus": ["fedsage_plus.answers=exact"],
+    "fedggr": ["fedggr.codes=nodes"],
+}
 
 
 def short(name: str, *more: str):

@@ -245,6 +245,7 @@ def test_groups_are_the_same_in_every_run_of_an_owner(shards: Path, tmp_path: Pa
         ("feddep", QUICK),
         ("fedsage_plus", ("fedsage_plus.generator_epochs=2", "fedsage_plus.smallest=3")),
         ("fedggr", ("fedggr.pretrain_rounds=2", "fedggr.code_width=4", "fedggr.codes=groups")),
+        ("fedggr", ("fedggr.pretrain_rounds=2", "fedggr.code_width=4", "fedggr.anchors=8", "fedggr.anchor_rounds=3")),
     ],
 )
 def test_owners_with_one_key_end_as_one_process_with_it(

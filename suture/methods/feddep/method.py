@@ -40,8 +40,8 @@ What the paper leaves open, and what we do (v: by validation accuracy on Cora, o
 Privacy: what leaves a client is its C prototypes and the weights of F in every round. Theorem 3.1 promises edge-LDP for
 sampled neighbours, but composed over all draws of a run it promises nothing (docs/privacy.md), and its account leaves out
 F's rounds and prototypes, whose embeddings see all neighbours; one of a single node is its embedding. Hence, by default:
-- Before line 1 a client draws each of its edges with probability `edge_share`, once. Lines 1 to 7 see drawn edges only: all
-  that leaves is computed from one draw, which is (0, edge_share)-private for each edge. Only tests see all edges.
+- Before line 1 a client draws each of its edges with probability `edge_share`, once (a real owner by a key of its own, in
+  all runs alike). Lines 1 to 7 see drawn edges only, which is (0, edge_share)-private for each edge; tests see all edges.
 - A prototype is of at least `smallest` nodes, and may have noise (`prototype_sigma`).
 `as_published=True` is the paper's form. With `proto=False` every client can read embeddings of others' nodes from what they
 return.
