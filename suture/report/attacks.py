@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from suture.attacks.attack import Finding, Measured
+from suture.attacks.reidentification import Reidentification
 from suture.attacks.trials import read_findings
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, three_digits
@@ -59,9 +60,13 @@ def gain(measured: Measured) -> tuple[str, str]:
 
 
 def worst(found: Sequence[Finding]) -> Finding | None:
-    """The attack that certainly beats its guess by most; None if none does."""
-    sure = [(finding.measured.low, finding) for finding in found if finding.measured is not None and finding.succeeds]
-    return max(sure, key=lambda pair: pair[0], default=(0.0, None))[1]
+    """The attack that certainly beats its guess by most, or None. Who is who counts last: it tells nothing of nodes."""
+    sure = [
+        (finding.attack != Reidentification.name, finding.measured.low, finding)
+        for finding in found
+        if finding.measured is not None and finding.succeeds
+    ]
+    return max(sure, key=lambda one: one[:2], default=(False, 0.0, None))[2]
 
 
 def worst_in_words(found: Sequence[Finding]) -> str:
@@ -71,7 +76,8 @@ def worst_in_words(found: Sequence[Finding]) -> str:
     hit = worst(found)
     if hit is None or hit.measured is None:
         return f"no attack won{_cut_short(found)}"
-    exact = f", {hit.measured.exact[0]:,} of {hit.measured.exact[1]:,} exact" if hit.measured.exact else ""
+    hits = hit.measured.exact
+    exact = f", {hits[0]:,} of {hits[1]:,} exact" if hits and hits[0] else ""
     return f"{hit.attack} ({hit.view}) {hit.measured.success:.2f}, guess {hit.measured.guess:.2f}{exact}{_cut_short(found)}"
 
 
