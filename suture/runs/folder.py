@@ -8,7 +8,7 @@ metrics.jsonl     one line a round, identical for identical seeds      ledger.js
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 evaluation.json   after: every metric of every client, per class, with confusion matrices
 memory.safetensors  after: what a method that mends graphs needs to mend those it predicts on
-kept/             tensors that a method kept for drawing
+kept/             tensors that a method kept for drawing               progress.json, .lock   see `runs.pulse`
 messages.tape     the content of every message, if it was to be recorded      attacks.json  what attacks made of it
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for

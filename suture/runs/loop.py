@@ -293,7 +293,7 @@ class Runner:
         left = 0 if self._is_over(phase) else phase.times - journey.iteration
         left += sum(later.times for later in self.plan[journey.phase + 1 :])
         score = (next(tested, None), self.metric.is_share, self.metric.name)
-        return Tick(phase.name, done, done + left, journey.seconds, line, *score)
+        return Tick(phase.name, done, done + left, journey.seconds, line, *score, dict(self.ledger.totals))
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:
