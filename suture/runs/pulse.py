@@ -173,19 +173,33 @@ def carried_out(folder: Path | None, runs: int = 1) -> Iterator[Pulse]:
         yield pulse
 
 
+class Busy(StorageError):
+    """Another process holds a lock."""
+
+
 @contextlib.contextmanager
 def alone_in(folder: Path, seconds: float = SECONDS_FOR_THE_LOCK) -> Iterator[None]:
     """One process at a time; the one before, if it was killed, may take a moment to be gone."""
-    path = make_folder(folder) / LOCK
+    with ExitStack() as opened:
+        try:
+            opened.enter_context(holding(make_folder(folder) / LOCK, seconds))
+        except Busy:
+            other = holder_of(folder)
+            who = f"process {other.pid} on {other.host}" if other else "another process"
+            raise StorageError(f"{folder} is in use by {who}; wait for it, or stop it first") from None
+        yield
+
+
+@contextlib.contextmanager
+def holding(path: Path, seconds: float = SECONDS_FOR_THE_LOCK) -> Iterator[None]:
+    """Hold the lock on a file, which says who does."""
     with ExitStack() as opened:
         with disk_errors("open", path):
             file = opened.enter_context(open(path, "a+b", opener=_no_link))
         end = time.monotonic() + seconds
         while not _locked(file.fileno(), fcntl.LOCK_EX):
             if time.monotonic() > end:
-                other = holder_of(folder)
-                who = f"process {other.pid} on {other.host}" if other else "another process"
-                raise StorageError(f"{folder} is in use by {who}; wait for it, or stop it first")
+                raise Busy(f"{path} is locked by another process; wait for it, or stop it first")
             time.sleep(0.05)
         with contextlib.suppress(OSError):
             file.truncate(0)
@@ -217,9 +231,9 @@ def is_locked(path: Path) -> bool:
         os.close(file)
 
 
-def holder_of(folder: Path) -> Holder | None:
-    """Who says that it has locked a folder; that somebody has, only `is_carried_out` tells."""
-    with contextlib.suppress(OSError, ValueError), open(folder / LOCK, "rb", opener=_no_link) as file:
+def holder_of(folder: Path, lock: str = LOCK) -> Holder | None:
+    """Who says that it has locked a folder; that somebody has, only `is_locked` tells."""
+    with contextlib.suppress(OSError, ValueError), open(folder / lock, "rb", opener=_no_link) as file:
         pid, host = file.read(300).decode().split()
         return Holder(int(pid), host)
     return None

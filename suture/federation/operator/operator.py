@@ -19,7 +19,8 @@ from suture.errors import SutureError
 from suture.federation.flare.jobs import JOBS
 from suture.federation.flare.kits import Kit, write_job
 from suture.federation.flare.session import Session, SessionError
-from suture.federation.operator.errand import JOB, STOP, followed, note_job, read_order
+from suture.federation.operator.errand import note_job, read_order
+from suture.federation.operator.files import JOB, STOP, followed
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.status import STATUS, State, Status
