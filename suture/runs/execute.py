@@ -24,6 +24,7 @@ from suture.privacy.ledger import RunLedger
 from suture.runs import origin
 from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
+from suture.runs.drawings import keep_sketch
 from suture.runs.evaluation import global_accuracy, tested_on_uncut
 from suture.runs.folder import EMBEDDED, RunFolder
 from suture.runs.loop import Runner
@@ -112,6 +113,7 @@ def execute(
     check_engine(engine)
     if folder:
         folder.keep_card(DataCard.of(prepared).as_json(), origin.schema_of(prepared.dataset))
+        keep_sketch(folder, prepared)
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
     shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
