@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import assess_cli, attack_cli, audit_cli, importing, keys_cli, model_cli, trust_cli
+from suture.commands import assess_cli, attack_cli, audit_cli, dashboard_cli, importing, keys_cli, model_cli, trust_cli
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -322,6 +322,7 @@ assess_cli.register(app)
 audit_cli.register(app)
 attack_cli.register(app)
 trust_cli.register(app)
+dashboard_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -63,9 +63,7 @@ class Wish:
         """`0, 1` as numbers."""
         parts = [part.strip() for part in self.seeds.split(",") if part.strip()]
         if any(not part.isdecimal() for part in parts):
-            raise Misfit(
-                "seeds", f"seeds must be whole numbers from 0 on, such as 0,1,2, got {self.seeds!r}"
-            )
+            raise Misfit("seeds", f"seeds must be whole numbers from 0 on, such as 0,1,2, got {self.seeds!r}")
         return tuple(int(part) for part in parts)
 
 

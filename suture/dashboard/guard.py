@@ -6,8 +6,8 @@
     size            of a request is bounded
     what pages may  by Content-Security-Policy: scripts, styles and connections of this program alone, in nobody's frame
 
-The token is asked for on loopback, too: other accounts of the same machine reach it as well, and runs are started here in the
-name of whoever started the dashboard.
+The token is asked for on loopback, too: other accounts of the same machine reach it as well, and runs are started here in
+the name of whoever started the dashboard.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ FORM_WORD = "x-suture-form"
 """Header with the word that only our pages can know."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+"""Vega sets sizes and colours of what it draws as style attributes, which can load nothing under it."""
 HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -41,11 +42,12 @@ HEADERS = {
     "cache-control": "no-store",
 }
 LOCKED = (
-    "<!doctype html><html lang=en><title>Suture</title><h1>Not open to everybody</h1>"
+    '<!doctype html><html lang=en><title>Suture</title><link rel=icon href="data:,"><h1>Not open to everybody</h1>'
     "<p>Open the address that <code>suture dashboard</code> printed when it was started: it ends with a token."
 )
 WELCOME = (
-    '<!doctype html><html lang=en><title>Suture</title><meta http-equiv=refresh content="0;url=/">'
+    '<!doctype html><html lang=en><title>Suture</title><link rel=icon href="data:,">'
+    '<meta http-equiv=refresh content="0;url=/">'
     '<p><a href="/">Go on to the dashboard</a>'
 )
 
@@ -67,7 +69,7 @@ class Gate:
         return f"suture-{self.port}"
 
     def knows_host(self, told: str) -> bool:
-        """Whether a request is for this program. Numbers are; names only if they are known, since a name can lead anywhere."""
+        """Whether a request is for this program. Numbers are; of names only known ones, since a name can lead anywhere."""
         name, _, port = told.rpartition(":") if not told.endswith("]") else (told, "", "")
         name, port = (name, port) if name else (told, "")
         if port != str(self.port) and not (port == "" and self.port == 80):

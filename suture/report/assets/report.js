@@ -90,8 +90,7 @@ const Suture = (() => {
     const state = drawn.get(element);
     if (!state || !state.result) return;
     const { view } = state.result;
-    for (const [name, table] of Object.entries(wanted(state.figure, state.chosen)))
-      view.change(name, vega.changeset().remove(() => true).insert(table));
+    for (const [name, table] of Object.entries(wanted(state.figure, state.chosen))) view.data(name, table);
     await view.runAsync();
   }
 
