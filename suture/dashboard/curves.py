@@ -76,7 +76,9 @@ class Course:
     folder: Path
     method: str
     seed: int
-    points: list[Point] = field(default_factory=list)
+    _known: list[Point] = field(default_factory=list)
+    _heard: list[Point] = field(default_factory=list)
+    """Of rounds whose lines are still at the coordinator's: what an operator has heard of them."""
     _tails: list[Tail] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,24 +89,33 @@ class Course:
         """Of the run among those of its comparison."""
         return f"{self.method} seed {self.seed}"
 
+    @property
+    def points(self) -> list[Point]:
+        """All so far."""
+        return [*self._known, *self._heard]
+
     def more(self) -> tuple[bool, list[Point]]:
         """(whether the points of before do not hold any more, the new ones)."""
         anew, lines = self._tails[0].more()
         if anew:
-            self.points.clear()
-        new = [_point(number, line) for number, line in enumerate(lines, len(self.points) + 1)]
-        # What an operator has heard of rounds whose lines are still at the coordinator's.
+            self._known.clear()
+        known = [_point(number, line) for number, line in enumerate(lines, len(self._known) + 1)]
+        self._known += known
+        if known and self._heard:
+            anew, self._heard = True, [point for point in self._heard if point[0] > len(self._known)]
+        heard: list[Point] = []
         for line in self._tails[1].more()[1]:
-            done = line.get("done")
-            if isinstance(done, int) and done > (new or self.points or [[0]])[-1][0]:
-                new.append(_point(done, line))
-        self.points += new
-        return anew, new
+            done, last = line.get("done"), (heard or self._heard or self._known or [[0]])[-1][0]
+            if isinstance(done, int) and done > last:
+                heard.append(_point(done, line))
+        self._heard += heard
+        return anew, known + heard
 
     def whole(self) -> dict[str, Any]:
         """All of it, thinned where it is long."""
-        step = max(1, -(-len(self.points) // MOST_POINTS))
-        points = [point for place, point in enumerate(self.points) if place % step == 0 or place == len(self.points) - 1]
+        points = self.points
+        step, last = max(1, -(-len(points) // MOST_POINTS)), len(points) - 1
+        points = [point for place, point in enumerate(points) if place % step == 0 or place == last]
         return {"method": self.method, "seed": self.seed, "points": points}
 
 

@@ -40,7 +40,7 @@ def figure_of(rows: Sequence[Row]) -> dict[str, Any]:
     labels = [one["label"] for one in series]
     colour = {"domain": labels, "range": [one["colour"] for one in series]}
     dash = {"domain": labels, "range": [one["dash"] for one in series]}
-    x = quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False})
+    x = quantity("round", "round", axis={"tickMinStep": 1, "tickCount": 10}, scale={"nice": False, "zero": False})
     y = quantity("value", None, scale={"zero": False, "nice": True}, axis={"tickCount": 6})
     coloured: Spec = {"field": "method", "type": "nominal", "scale": colour, "legend": None}
     dashed: Spec = {"field": "method", "type": "nominal", "scale": dash, "legend": None}

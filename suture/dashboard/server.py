@@ -222,7 +222,7 @@ def answered(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except Misfit as error:
-            return JSONResponse({"error": str(error), "field": error.field}, 422)
+            return JSONResponse({"error": str(error), "field": error.field})  # the question was answered: it would not work
         except Unknown as error:
             return JSONResponse({"error": str(error)}, 404)
         except TooMany as error:

@@ -42,7 +42,7 @@ export async function ask(address, content) {
     throw new Refusal("the dashboard does not answer; is it still running?");
   }
   const told = await answer.json().catch(() => ({ error: `the dashboard answered ${answer.status}` }));
-  if (!answer.ok) throw new Refusal(told.error, told.field);
+  if (!answer.ok || told.error) throw new Refusal(told.error, told.field);
   return told;
 }
 
