@@ -177,16 +177,15 @@ def _environment(path: Path) -> dict[str, str]:
     flat = {key: value for key, value in told.items() if not isinstance(value, dict)}
     packages = told.get("packages", {})
     flat |= packages if isinstance(packages, dict) else {}
-    return {text(str(key)): text(str(value)) for key, value in list(flat.items())[:50]}
+    found = {text(str(key)): text(str(value)) for key, value in list(flat.items())[:50]}
+    return found | ({"source": found["source"][:12]} if "source" in found else {})
 
 
 def _flows(path: Path) -> tuple[Flow, ...]:
     if checked_file(path / folders.LEDGER) is None:
         return ()
     flows = read_disclosure(path).flows()[:500]
-    return tuple(
-        replace(one, step=text(one.step), direction=text(one.direction), kind=text(one.kind)) for one in flows[:500]
-    )
+    return tuple(replace(one, step=text(one.step), direction=text(one.direction), kind=text(one.kind)) for one in flows)
 
 
 def _roles(path: Path) -> str:

@@ -83,8 +83,10 @@ SPARE = [(colour, dash) for dash in (MIXED, LONG) for colour in PAIRS if colour 
 """For methods of others: dashes that no registered one has."""
 OWNERS = ("blue", "vermilion", "green", "magenta", "gold", "purple", "cyan", "red", "brown", "olive")
 """Of owners, again and again where there are more."""
-HEAT: dict[Mode, list[str]] = {"light": ["#eef4fb", "#0b63b0"], "dark": ["#1c2733", "#5ba8ee"]}
+HEAT: dict[Mode, list[str]] = {"light": ["#f1f6fb", "#0b63b1"], "dark": ["#1c2733", "#5ba8ef"]}
 """Ends of a scale from little to much."""
+PALE_HEAT: dict[Mode, list[str]] = {"light": ["#f2f6fa", "#86bbea"], "dark": ["#1b2530", "#2a6297"]}
+"""The same where numbers stand on it, in the colour of text."""
 
 
 def style_of(method: str) -> Style:
@@ -112,7 +114,8 @@ def swaps() -> dict[str, str]:
     """What each colour of a light page is on a dark one."""
     pairs = dict(PAIRS.values())
     pairs |= {light: PAGE["dark"][name] for name, light in PAGE["light"].items()}
-    return pairs | dict(zip(HEAT["light"], HEAT["dark"], strict=True))
+    ends = [*zip(HEAT["light"], HEAT["dark"], strict=True), *zip(PALE_HEAT["light"], PALE_HEAT["dark"], strict=True)]
+    return pairs | dict(ends)
 
 
 def in_mode(part: Any, mode: Mode, colours: dict[str, str] | None = None) -> Any:
@@ -162,6 +165,7 @@ def config(mode: Mode) -> Spec:
         "view": {"stroke": None},
         "axis": axis,
         "axisX": {"grid": False},
+        "axisQuantitative": {"tickCount": 7},
         "legend": legend,
         "title": {"color": page["text"], "anchor": "start", "fontSize": 14},
         "line": {"strokeWidth": 2, "strokeJoin": "round"},

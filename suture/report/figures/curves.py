@@ -8,6 +8,7 @@ from typing import Any
 
 from suture.report.figures.figure import Control, Figure, columns, quantity, spec_of, tips, under_pointer
 from suture.report.records import Gathered, Numbers, RunRecord
+from suture.report.results import is_reference
 from suture.report.theme import method_scales, owner_scale
 
 SETS = {"validation": "validation nodes", "test": "test nodes", "train": "training nodes"}
@@ -79,6 +80,12 @@ def _by_round(runs: Sequence[RunRecord], name: str, most: int) -> list[tuple[int
     return [(number, found[number]) for number in thinned(sorted(found), most)]
 
 
+def usual(methods: Sequence[str]) -> int:
+    """Which of several methods is shown first: the last that is no reference."""
+    federated = [place for place, method in enumerate(methods) if not is_reference(method)]
+    return federated[-1] if federated else 0
+
+
 def thinned(numbers: Sequence[int], most: int) -> list[int]:
     """At most so many, evenly chosen, the first and the last among them."""
     if len(numbers) <= most:
@@ -130,5 +137,5 @@ def by_client(gathered: Gathered) -> Figure | None:
         f"One line of {gathered.score} by round for each client of the chosen method.",
         spec,
         {"clients": columns("shown client round value", rows)},
-        (Control("shown", "Method", shown, start=len(shown) - 1),),
+        (Control("shown", "Method", shown, start=usual(shown)),),
     )
