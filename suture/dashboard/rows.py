@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import stat
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -200,10 +202,16 @@ def last_words(folder: Path) -> str:
 
 def tail_of_log(folder: Path) -> str:
     """The end of what a process that was started from here said; empty if there was none."""
-    with contextlib.suppress(OSError), (folder / LOG).open("rb") as file:
-        file.seek(max(0, (folder / LOG).stat().st_size - MOST_OF_A_LOG))
+    try:
+        handle = os.open(folder / LOG, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            return ""
+        file.seek(max(0, about.st_size - MOST_OF_A_LOG))
         return file.read(MOST_OF_A_LOG).decode(errors="replace")
-    return ""
 
 
 def _progress(folder: Path) -> Progress | None:

@@ -43,6 +43,10 @@ def opened(page: Any, served: Served, route: str = "#/") -> Any:
     return page
 
 
+def press(page: Any, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
 def until(page: Any, standing: str) -> None:
     page.wait_for_selector(f".state .badge.{standing}")
 
@@ -61,16 +65,16 @@ def test_from_the_form_to_the_end(new_page: NewPage, served: Served, accessible:
     page.fill("#field-dataset", GRAPH)
     page.fill("#field-clients", "3")
     page.fill("#field-overrides", "round=5")
-    page.click("text=Start")
+    press(page, "Start")
     page.wait_for_selector("#problem-overrides:visible")
     assert "rounds" in page.inner_text("#problem-overrides")  # what was probably meant
     assert page.evaluate("document.activeElement.id") == "field-overrides"
     assert page.get_attribute("#field-overrides", "aria-invalid") == "true"
     assert accessible(page) == []
     page.fill("#field-overrides", "rounds=100000")
-    page.click("text=Check")
+    press(page, "Check")
     page.wait_for_selector(".preview code")
-    page.click("text=Start")
+    press(page, "Start")
     page.wait_for_url(re.compile("#/run/"))
 
     until(page, "running")
@@ -92,22 +96,22 @@ def test_from_the_form_to_the_end(new_page: NewPage, served: Served, accessible:
     page.check("figure.curves .legend input")
     page.wait_for_function("Number(document.querySelector('figure.curves').dataset.points) > 3")
 
-    page.click("text=Stop after this round")
+    press(page, "Stop after this round")
     until(page, "stopped")
     assert "Stopped after round" in page.inner_text(".state")
-    page.click("button:has-text('Resume')")
+    press(page, "Resume")
     until(page, "running")
-    page.click("text=Stop after this round")
+    press(page, "Stop after this round")
     until(page, "stopped")
 
 
 def test_two_runs_side_by_side(new_page: NewPage, served: Served, accessible: Axe) -> None:
     page = opened(new_page(1600), served)
     page.wait_for_selector("tr[data-id]")
-    assert page.is_disabled("text=Compare")
+    assert page.get_by_role("button", name="Compare").is_disabled()
     page.check('input[aria-label="Choose one"]')
     page.check('input[aria-label="Choose both"]')
-    page.click("text=Compare 2")
+    press(page, "Compare 2")
     page.wait_for_selector("figure.curves .stage svg path")
     legend = page.inner_text("figure.curves .legend")
     assert "fedavg, one" in legend and "fedavg, both" in legend and "local" in legend

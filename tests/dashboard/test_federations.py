@@ -1,4 +1,4 @@
-"""Runs between owners in the list: at the coordinator, whose log lies beside, and at the operator, who only hears of rounds."""
+"""Runs between owners in the list: at the coordinator, whose log lies beside, and at the operator, who hears of rounds."""
 
 from __future__ import annotations
 

@@ -109,10 +109,9 @@ export class Curves {
       means.push(...rows);
       if (rows.length) ends.push(rows[rows.length - 1]);
     }
-    const several = [...by.values()].some((rounds) => [...rounds.values()].some((values) => values.length > 1));
     const columns = (names, rows) => Object.fromEntries(names.map((name, number) => [name, rows.map((row) => row[number])]));
     return {
-      runs: columns(["method", "seed", "round", "value"], several ? runs : []),
+      runs: columns(["method", "seed", "round", "value"], runs),
       means: columns(["method", "round", "value", "seeds"], means),
       ends: columns(["method", "round", "value", "seeds"], ends),
     };
@@ -133,10 +132,9 @@ export class Curves {
         ? `${SETS[this.set][1]}${this.set === "loss" ? "" : ` score${this.share ? " in %" : ""}`} by round; thick lines are means over seeds, thin ones single runs.`
         : "Nothing of this has been measured yet.";
       this.stage.setAttribute("aria-label", `Learning curves of ${count(this.runs.size, "run")}, ${points} points. ${this.said(tables)}`);
-      if (this.element.isConnected && (points || this.drawn)) {
-        this.drawn = true;
-        await suture.place(this.element, { ...this.figure, tables });
-      }
+      // Without a single point there are no axes to draw.
+      this.stage.classList.toggle("empty", !points);
+      if (this.element.isConnected && points) await suture.place(this.element, { ...this.figure, tables });
     } finally {
       this.busy = false;
     }
