@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from suture.dashboard import serving
 from suture.dashboard.server import Dashboard
@@ -57,16 +56,15 @@ def serving_at(root: Path, **place: Any) -> Iterator[Served]:
     listening = serving._listening("127.0.0.1", 0)
     port = listening.getsockname()[1]
     dashboard = serving.dashboard_at(serving.Place(root, **place), port)
-    server = uvicorn.Server(uvicorn.Config(dashboard.app(), log_level="error", timeout_graceful_shutdown=1))
+    server = serving.Server(dashboard)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.02)
     address = f"http://127.0.0.1:{port}"
-    with httpx.Client(base_url=address, timeout=120) as browser:
+    with httpx.Client(base_url=address, timeout=None) as browser:
         assert browser.get("/", params={"token": dashboard.gate.token}).status_code == 200
         yield Served(root, address, dashboard, browser)
-    dashboard.hub.end()
     server.should_exit = True
     thread.join(10)
     listening.close()

@@ -101,7 +101,8 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """For pages; JSON has no NaN."""
-        return _plain(asdict(self))
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
 
 
 @dataclass(frozen=True)

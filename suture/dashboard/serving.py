@@ -56,21 +56,33 @@ def serve(place: Place, tell: Callable[[str], None]) -> None:
     listening = _listening(place.host, place.port)
     port = int(listening.getsockname()[1])
     dashboard = dashboard_at(place, port)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            dashboard.app(),
-            log_level="warning",
-            access_log=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=2,
-            server_header=False,
-        )
-    )
     shown = f"[{place.host}]" if ":" in place.host else place.host
     tell(f"http://{shown}:{port}/?token={dashboard.gate.token}")
     threading.Thread(target=drawing.script, daemon=True).start()  # some seconds, before the first figure is asked for
     with listening:
-        server.run([listening])
+        Server(dashboard).run([listening])
+
+
+class Server(uvicorn.Server):
+    """Lets those who listen go before it ends; they would have been waited for."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(
+            uvicorn.Config(
+                dashboard.app(),
+                log_level="warning",
+                access_log=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=2,
+                server_header=False,
+            )
+        )
+        self.hub = dashboard.hub
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """The end of every stream, then of everything else."""
+        self.hub.end()
+        await super().shutdown(sockets)
 
 
 def dashboard_at(place: Place, port: int) -> Dashboard:

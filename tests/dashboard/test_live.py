@@ -94,7 +94,8 @@ def test_too_many_viewers_are_sent_away(serve: Serve, copied: Path) -> None:
     served.dashboard.hub.most = 1
     id = served.row("one")["id"]
     with served.browser.stream("GET", f"/api/runs/{id}/events") as first:
-        next(first.iter_lines())
+        lines = first.iter_lines()
+        assert next(lines) == "event: first"
         answer = served.get("/api/events")
         assert answer.status_code == 503 and "close some" in answer.json()["error"]
     while served.dashboard.hub.viewers:
