@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from suture.config.strict import strict
-from suture.config.toml import Table, as_table, parsed_table, read_toml
+from suture.config.toml import Table, as_table, parsed_table
 from suture.core.metrics import metric_for
 from suture.core.metrics.metric import Task
 from suture.core.storage import read_json
@@ -139,11 +140,11 @@ def _row(folder: Path, id: str, name: str, size: int) -> Row:
     about = _about(folder)
     if about is None:
         return _not_begun(folder, Row(id, name, Standing.STARTING, size=size), alive)
-    told = _progress(folder)
     outcomes = [outcome for place in about.places if (outcome := read_outcome(place)) is not None]
     row = _described(Row(id, name, Standing.FINISHED, size=size), about, outcomes)
     if len(outcomes) == len(about.places) and not alive:
         return row
+    told = _progress(folder)
     standing, note = _standing(folder, alive, told)
     live = _live(told, about, outcomes) if told is not None and alive else {}
     return replace(
@@ -160,7 +161,7 @@ def _row(folder: Path, id: str, name: str, size: int) -> Row:
 def _about(folder: Path) -> _About | None:
     """None: nothing was begun yet."""
     if is_begun(folder):
-        asked, config = read_asked(folder), read_toml(folder / CONFIG)
+        asked, config = read_asked(folder), _config(folder)
         several = is_comparison(folder)
         kind = "federation" if asked.engine == origin.FEDERATION else "comparison" if several else "run"
         kind = "assessment" if (folder / ASSESSMENT).exists() else kind
@@ -171,6 +172,19 @@ def _about(folder: Path) -> _About | None:
         asked = Asked.by_federation(order.dataset, order.method, order.seed)
         return _About("federation", asked, parsed_table(order.config), _age(folder), [folder])
     return None
+
+
+def _config(folder: Path) -> Table:
+    try:
+        return _parsed((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise IntegrityError(f"{CONFIG} cannot be read ({error}); start the run anew") from error
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Table:
+    """Many runs have the same configuration, and reading it is most of the work."""
+    return parsed_table(text)
 
 
 def _age(folder: Path) -> float:

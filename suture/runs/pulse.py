@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -244,9 +245,15 @@ def read_progress(folder: Path) -> Progress | None:
     if not (folder / PROGRESS).exists():
         return None
     try:
-        return TypeAdapter(Progress).validate_python(read_json(folder / PROGRESS, "progress of the run"))
+        return _reader().validate_python(read_json(folder / PROGRESS, "progress of the run"))
     except ValidationError as error:
         raise damaged(folder / PROGRESS) from error
+
+
+@cache
+def _reader() -> TypeAdapter[Progress]:
+    """Made once: making it takes longer than reading a hundred files."""
+    return TypeAdapter(Progress)
 
 
 def _locked(file: int, how: int) -> bool:
