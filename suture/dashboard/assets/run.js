@@ -161,13 +161,13 @@ export async function compare(main, ids, signal) {
   const told = await ask(`/api/curves?${ids.map((id) => `id=${encodeURIComponent(id)}`).join("&")}`);
   if (signal.aborted) return;
   const curves = new Curves(told.figure, told.rows[0].share);
-  const protocols = new Set(told.rows.map((row) => `${row.protocol} ${row.dataset} ${row.metric}`));
+  const protocols = new Set(told.rows.map((row) => `${row.protocol} ${row.dataset} ${row.metric} ${row.clients}`));
   document.title = "Compare, Suture";
   put(
     main,
     el("p", { class: "back" }, el("a", { href: "#/" }, "All runs")),
     el("h1", { tabindex: "-1" }, `${count(told.rows.length, "run")} side by side`),
-    protocols.size > 1 ? el("p", { class: "problem" }, "These were run on other data, under other protocols or with other metrics: their numbers cannot be compared with each other.") : null,
+    protocols.size > 1 ? el("p", { class: "problem" }, "These were run on other data, with other clients, under other protocols or with other metrics: do not compare their numbers with each other.") : null,
     el("ul", { class: "notes" }, told.rows.map((row) => el("li", {}, el("a", { href: `#/run/${row.id}` }, row.name), `: ${some(row.methods)} on ${row.dataset}, ${row.protocol} `, badge(row)))),
     el("h2", {}, "Results"),
     resultsTable(told.rows),
