@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from suture.commands import options as opt
 from suture.commands.registering import command
+from suture.commands.stopping import Halt
 
 MISSING = "the dashboard needs packages that are not installed ({}); install them with: pip install 'suture-fl[dashboard]'"
 IN_CLEAR = (
@@ -67,4 +69,5 @@ def dashboard(
         screen.print(f"runs below {root}, until Ctrl-C: open", soft_wrap=True)
         typer.echo(address)
 
-    serve(Place(root, host, port, data_root, graphs_named(data or [])), tell)
+    with contextlib.suppress(Halt):  # that is how it ends
+        serve(Place(root, host, port, data_root, graphs_named(data or [])), tell)

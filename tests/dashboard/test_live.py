@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,15 @@ def test_twenty_viewers_share_one_reader(copied: Path, monkeypatch: pytest.Monke
         return made[-1]
 
     async def view(hub: live.Hub, points: list[int]) -> None:
-        async for raw in hub.stream("run", make):
-            if not raw.startswith(b"event"):
-                continue
-            event = json.loads(raw.split(b"data: ")[1])
-            runs = event.get("runs") or event.get("added") or {}
-            points += [point[0] for run in runs.values() for point in run["points"]]
-            if points and points[-1] == 6:
-                return
+        async with aclosing(hub.stream("run", make)) as events:
+            async for raw in events:
+                if not raw.startswith(b"event"):
+                    continue
+                event = json.loads(raw.split(b"data: ")[1])
+                runs = event.get("runs") or event.get("added") or {}
+                points += [point[0] for run in runs.values() for point in run["points"]]
+                if points and points[-1] == 6:
+                    return
 
     async def all_of_them() -> list[list[int]]:
         hub = live.Hub()

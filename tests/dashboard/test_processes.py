@@ -6,9 +6,12 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from dashboards import GRAPH, Serve
 
@@ -131,17 +134,17 @@ def test_a_run_from_the_form_ends_as_one_from_python(serve: Serve, tmp_path: Pat
     assert told["best_round"] == ours.outcomes[1].best_round
 
 
-def test_what_cannot_be_started_says_why(serve: Serve) -> None:
-    served = serve(data_root=Path("/nowhere"))
+def test_what_fails_before_its_first_round_says_why(serve: Serve) -> None:
+    """More clients than nodes: no plan knows, the process does."""
+    served = serve()
     served.dashboard.processes.most = 1
-    id = served.post("/api/start", WISH | {"dataset": "amazon-computers", "methods": ["fedavg"]}).json().get("id")
-    assert id is not None
+    id = served.post("/api/start", WISH | {"clients": "500"}).json()["id"]
     again = served.post("/api/start", WISH)
     assert again.status_code == 409 and "wait for one of them" in again.json()["error"]
     while (row := next(row for row in served.rows() if row["id"] == id))["standing"] == "starting":
         time.sleep(0.2)
-    assert row["standing"] == "failed" and "amazon" in row["note"].lower()
-    assert served.post(f"/api/runs/{id}/resume", {}).status_code == 409
+    assert row["standing"] == "failed" and "500" in row["note"] and "\n" not in row["note"]
+    assert not row["can_resume"] and served.post(f"/api/runs/{id}/resume", {}).status_code == 409
 
 
 def test_a_made_up_process_is_not_signalled(serve: Serve, copied: Path) -> None:
@@ -152,3 +155,19 @@ def test_a_made_up_process_is_not_signalled(serve: Serve, copied: Path) -> None:
     id = served.row("one")["id"]
     assert served.post(f"/api/runs/{id}/stop", {}).status_code == 409
     assert served.dashboard.processes._process(copied / "one") is None
+
+
+def test_ctrl_c_ends_the_dashboard_and_says_nothing_more(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "suture", "dashboard", str(tmp_path / "new"), "--port=0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address, _, token = process.stdout.readline().strip().partition("/?token=")
+    with httpx.Client(base_url=address, timeout=None) as browser:
+        browser.get("/", params={"token": token})
+        with browser.stream("GET", "/api/events") as events:
+            lines = events.iter_lines()
+            assert next(lines) == "event: first"
+            process.send_signal(signal.SIGINT)
+            assert all(not line.startswith("event: more") for line in lines)
+    said = process.communicate()[1]
+    assert process.returncode == 0 and "Traceback" not in said and said.count("\n") == 1
