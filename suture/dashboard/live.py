@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,14 @@ from starlette.concurrency import run_in_threadpool
 
 from suture.dashboard.curves import Course, courses_of
 from suture.dashboard.index import Index
-from suture.dashboard.rows import IS_AT_IT
+from suture.dashboard.rows import IS_AT_IT, Row
 from suture.errors import ConfigError, SutureError
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_LOOKS_AT_REST = 3.0
 """Nothing runs; something may be resumed."""
+SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS = 0.02, 10.0
+"""Looking may take this share of the time, unless that would be seldom."""
 SECONDS_BETWEEN_SIGNS = 15.0
 """A line that says nothing, so that proxies and browsers keep the stream."""
 MOST_WAITING = 8
@@ -86,7 +89,7 @@ class ListReader(Reader):
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self.known: dict[str, Event] = {}
+        self.known: dict[str, Row] = {}
 
     def first(self) -> Event:
         """Nothing but that it is listened to: pages of the list are asked for."""
@@ -94,15 +97,14 @@ class ListReader(Reader):
 
     def more(self) -> Event | None:
         """What has changed."""
-        now = {row.id: row.as_json() for row in self.index.rows()}
-        changed = [row for id, row in now.items() if self.known.get(id) != row]
-        gone = [id for id in self.known if id not in now]
-        self.known = now
+        before, self.known = self.known, {row.id: row for row in self.index.rows()}
+        changed = [row.as_json() for id, row in self.known.items() if before.get(id) is not row and before.get(id) != row]
+        gone = [id for id in before if id not in self.known]
         return {"rows": changed, "gone": gone} if changed or gone else None
 
     def at_rest(self) -> bool:
         """Whether nothing runs."""
-        return not any(row["standing"] in IS_AT_IT for row in self.known.values())
+        return not any(row.standing in IS_AT_IT for row in self.known.values())
 
 
 @dataclass
@@ -164,12 +166,15 @@ class Hub:
                 del self._channels[name]
 
     async def _look(self, channel: _Channel) -> None:
-        """Tell everybody what is new, about once a second."""
+        """Tell everybody what is new, about once a second; less often where looking takes long, so that it costs little."""
+        took = 0.0
         while channel.listeners:
-            resting = channel.reader.at_rest()
-            await asyncio.sleep(SECONDS_BETWEEN_LOOKS_AT_REST if resting else SECONDS_BETWEEN_LOOKS)
+            usual = SECONDS_BETWEEN_LOOKS_AT_REST if channel.reader.at_rest() else SECONDS_BETWEEN_LOOKS
+            await asyncio.sleep(max(usual, min(took / SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS)))
             async with channel.lock:
+                started = time.perf_counter()
                 await self._tell(channel)
+                took = time.perf_counter() - started
 
     async def _tell(self, channel: _Channel) -> None:
         """What is new, to everybody who listens."""
