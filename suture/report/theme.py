@@ -156,6 +156,8 @@ def config(mode: Mode) -> Spec:
         "labelLimit": 180,
         "symbolSize": 90,
         "symbolStrokeWidth": 2,
+        "symbolBaseFillColor": page["soft"],
+        "symbolBaseStrokeColor": page["soft"],
         "orient": "bottom",
         "columns": 4,
     }

@@ -44,7 +44,9 @@ def neighbours(gathered: Gathered) -> Figure | None:
         return None
     shown = tuple(dict.fromkeys(row[0] for row in rows))
     lost = sorted({row[1] for row in rows}, key=_number)
-    said = sorted({row[2] for row in rows}, key=_number)
+    made = max((_number(row[2]) for row in rows if row[4]), default=0)
+    said = [_named(number, MOST_SUPPOSED) for number in range(made + 1)]
+    rows = [row for row in rows if row[2] in said]
     x = category("lost", "neighbours that a node lost", axis={"labelAngle": 0}, scale={"domain": lost})
     y = category("said", "supposed by the generator", scale={"domain": said[::-1]})
     hint = tips(lost="lost", said="supposed", share="% of such nodes|.1f", nodes="nodes")

@@ -195,7 +195,7 @@ def cost(gathered: Gathered) -> Figure | None:
     )
     x["axis"] = {"format": "~g", "tickCount": 5, "grid": True}
     place = {"x": x, "y": quantity("score", gathered.score, scale={"zero": False, "padding": 20})}
-    colour = {"color": method_scales(gathered.methods)["color"]}
+    colour = {"color": method_scales([row[0] for row in rows])["color"]}
     colour["color"] = {**colour["color"], "legend": {"title": None, "symbolType": "circle", "symbolOpacity": 1}}
     told = tips(method="method", megabytes="MB|.3~g", score="score|.2f", seconds="seconds|.1f")
     mark = {"type": "point", "filled": True, "size": 130, "opacity": 1}
