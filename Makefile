@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench soak fuzz attacks clean
+.PHONY: help run check test test-browser test-slow test-federation golden golden-rewrite docs bench soak fuzz attacks clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables]'
+	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,report,tables]'
 	@touch $@
 
 $(DOCS_READY): $(READY)
@@ -38,6 +38,11 @@ check: $(READY)  ## lint, format, types
 
 test: check  ## everything that takes less than minutes
 	$(BIN)/python -m pytest -m "not slow and not federation" -n 2
+
+test-browser: $(READY)  ## reports and pages in a real browser; installs one with apt if there is none
+	@$(PIP) install -c constraints.txt -e '.[browser]'
+	@command -v chromium >/dev/null || apt-get install -y -qq chromium
+	$(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
