@@ -145,6 +145,7 @@ def config(mode: Mode) -> Spec:
         "labelLimit": 160,
         "titlePadding": 8,
         "labelOverlap": "greedy",
+        "labelFlush": False,
         "gridOpacity": 0.7,
     }
     legend = {

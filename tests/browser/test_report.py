@@ -83,7 +83,7 @@ def test_the_legend_hides_a_method_in_figures_and_tables(page: Any, report: Path
 
 
 def _numbers(page: Any, figure: str) -> list[str]:
-    texts: list[str] = page.locator(f"figure[data-figure='{figure}'] .mark-text text").all_inner_texts()
+    texts: list[str] = page.locator(f"figure[data-figure='{figure}'] .mark-text text").all_text_contents()
     return texts
 
 
@@ -124,6 +124,8 @@ def test_the_keyboard_alone_suffices(page: Any, report: Path) -> None:
             "(() => { const one = document.activeElement; const style = getComputedStyle(one);"
             " return [one.dataset.method || one.dataset.field || one.className || one.tagName, style.outlineStyle]; })()"
         )
+        if told[0] == "BODY":  # behind the last one
+            break
         assert told[1] != "none", f"{told[0]} does not show that it has the focus"
         reached.append(told[0])
         if told[0] == "fedavg":
@@ -136,7 +138,7 @@ def test_the_theme_is_chosen_and_figures_follow(page: Any, report: Path) -> None
     _open(page, report)
     _draw_everything(page)
     stroke = page.locator(MARKS).first.get_attribute("stroke")
-    page.get_by_label("Theme").select_option("dark")
+    page.get_by_role("combobox", name="Theme").select_option("dark")
     page.wait_for_function(
         "([marks, was]) => document.querySelector(marks).getAttribute('stroke') !== was", arg=[MARKS, stroke]
     )
@@ -159,7 +161,7 @@ def test_names_of_others_run_nothing(page: Any, folder: Path, tmp_path: Path) ->
         (copy / name).write_text(text)
     _open(page, suture.write_report(copy))
     _draw_everything(page)
-    page.hover("figure[data-figure='labels'] .mark-rect path")
+    page.locator("figure[data-figure='labels'] .mark-rect path").first.hover(force=True)
     page.wait_for_selector("#vg-tooltip-element.visible")
     assert page.evaluate("window.hit") is None and page.locator("main img").count() == 0
     assert evil in page.locator("h1").inner_text()
