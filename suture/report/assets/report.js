@@ -74,6 +74,7 @@ const Suture = (() => {
     if (dark()) spec = recoloured(spec);
     spec.datasets = wanted(figure, state.chosen);
     spec.autosize = { type: "fit-x", contains: "padding" };
+    spec.padding = { left: 2, right: 14, top: 6, bottom: 4 }; // the last label of an axis needs room beside it
     const result = await vegaEmbed(stage, spec, {
       actions: false,
       ast: true,
