@@ -103,7 +103,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         curve=curve,
         iterations=tried(lambda: read_iterations(path), Iterations()),
         flows=tried(lambda: _flows(path), ()),
-        evaluation=tried(lambda: json_of(path / folders.EVALUATION), None),
+        evaluation=tried(lambda: _evaluation(path), None),
         findings=tried(lambda: tuple(read_findings(path)) if checked_file(path / folders.ATTACKS) else (), ()),
         audits=tried(lambda: read_audits(path) if checked_file(path / AUDIT) else (), ()),
         sketch=tried(lambda: read_sketch(path), None),
@@ -138,6 +138,16 @@ def _outcome(path: Path) -> Outcome | None:
         else:
             values[one.name] = _score(value, one.name in ("accuracy_global", "epsilon", "delta", "validation"))
     return Outcome(**values)
+
+
+def _evaluation(path: Path) -> Mapping[str, Any] | None:
+    """evaluation.json, if every client's roles hold numbers; of what is drawn the figures check the rest."""
+    told = json_of(path / folders.EVALUATION)
+    for client in () if told is None else (told["pooled"], *table(told["clients"]).values()):
+        for role in ("train", "val", "test"):
+            for value in table(table(client)[role]).values():
+                number(value)
+    return told
 
 
 def _score(value: object, optional: bool) -> float | None:
@@ -175,8 +185,9 @@ def _written(value: object) -> str:
 def _environment(path: Path) -> dict[str, str]:
     told = json_of(path / folders.ENVIRONMENT) or {}
     flat = {key: value for key, value in told.items() if not isinstance(value, dict)}
-    packages = told.get("packages", {})
-    flat |= packages if isinstance(packages, dict) else {}
+    flat |= table(told.get("packages", {}))
+    if any(isinstance(value, list | dict) for value in flat.values()):
+        raise ValueError(f"{folders.ENVIRONMENT} should hold texts and numbers")
     found = {text(str(key)): text(str(value)) for key, value in list(flat.items())[:50]}
     return found | ({"source": found["source"][:12]} if "source" in found else {})
 
@@ -192,7 +203,9 @@ def _roles(path: Path) -> str:
     told = json_of(path / folders.MANIFEST)
     if told is None:
         return ""
-    return hashlib.sha256(str(told["roles"]).encode()).hexdigest()
+    if not isinstance(told["roles"], str):
+        raise ValueError(f"{folders.MANIFEST} does not say who trains and who is tested")
+    return hashlib.sha256(told["roles"].encode()).hexdigest()
 
 
 def _metric(runs: Sequence[RunRecord]) -> Metric | None:
