@@ -111,7 +111,8 @@ class ListReader(Reader):
 class _Channel:
     """One reader and those who listen to it."""
 
-    reader: Reader
+    reader: Reader | None = None
+    """None before the first of them."""
     listeners: set[asyncio.Queue[Event | None]] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     task: asyncio.Task[None] | None = None
@@ -131,17 +132,16 @@ class Hub:
             raise TooMany(f"{self.most} pages listen already; close some of them")
         self.viewers += 1
         queue: asyncio.Queue[Event | None] = asyncio.Queue(MOST_WAITING)
-        channel: _Channel | None = None
+        channel = self._channels.setdefault(name, _Channel())
         try:
-            channel = self._channels.get(name)
-            if channel is None:
-                channel = self._channels.setdefault(name, _Channel(await run_in_threadpool(make)))
             async with channel.lock:
-                await self._tell(channel)  # what is new is new to those who listen already, too
-                first = await run_in_threadpool(channel.reader.first)
+                reader = channel.reader = channel.reader or await run_in_threadpool(make)
+                await self._tell(channel, reader)  # what is new is new to those who listen already, too
+                first = await run_in_threadpool(reader.first)
                 channel.listeners.add(queue)
+            self._channels.setdefault(name, channel)
             if channel.task is None:
-                channel.task = asyncio.create_task(self._look(channel))
+                channel.task = asyncio.create_task(self._look(channel, reader))
             yield _written("first", first)
             while True:
                 try:
@@ -154,32 +154,32 @@ class Hub:
                 yield _written("more", event)
         finally:
             self.viewers -= 1
-            if channel is not None:
-                self._leave(name, channel, queue)
+            self._leave(name, channel, queue)
 
     def _leave(self, name: str, channel: _Channel, queue: asyncio.Queue[Event | None]) -> None:
         channel.listeners.discard(queue)
         if not channel.listeners:
             if channel.task is not None:
                 channel.task.cancel()
+                channel.task = None  # somebody may be coming at this moment
             if self._channels.get(name) is channel:
                 del self._channels[name]
 
-    async def _look(self, channel: _Channel) -> None:
+    async def _look(self, channel: _Channel, reader: Reader) -> None:
         """Tell everybody what is new, about once a second; less often where looking takes long, so that it costs little."""
         took = 0.0
         while channel.listeners:
-            usual = SECONDS_BETWEEN_LOOKS_AT_REST if channel.reader.at_rest() else SECONDS_BETWEEN_LOOKS
+            usual = SECONDS_BETWEEN_LOOKS_AT_REST if reader.at_rest() else SECONDS_BETWEEN_LOOKS
             await asyncio.sleep(max(usual, min(took / SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS)))
             async with channel.lock:
                 started = time.perf_counter()
-                await self._tell(channel)
+                await self._tell(channel, reader)
                 took = time.perf_counter() - started
 
-    async def _tell(self, channel: _Channel) -> None:
+    async def _tell(self, channel: _Channel, reader: Reader) -> None:
         """What is new, to everybody who listens."""
         try:
-            event = await run_in_threadpool(channel.reader.more)
+            event = await run_in_threadpool(reader.more)
         except SutureError as error:
             event = {"over": str(error)}
         if event is not None:
