@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run check test test-slow test-federation golden golden-rewrite docs bench soak fuzz attacks clean
+.PHONY: help run check test test-browser test-slow test-federation golden golden-rewrite docs bench soak fuzz attacks clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables]'
+	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables,report,dashboard]'
 	@touch $@
 
 $(DOCS_READY): $(READY)
@@ -38,6 +38,11 @@ check: $(READY)  ## lint, format, types
 
 test: check  ## everything that takes less than minutes
 	$(BIN)/python -m pytest -m "not slow and not federation" -n 2
+
+test-browser: $(READY)  ## reports and the dashboard in a real browser; installs Chromium by the system's packages
+	@$(PIP) install -c constraints.txt -e '.[browser]'
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y chromium >/dev/null; }
+	$(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
@@ -58,6 +63,7 @@ docs: $(DOCS_READY)  ## the documents and a reference of the code as a site, in 
 bench: $(READY)  ## time a round and measure memory
 	$(BIN)/python benchmarks/round_time.py $(DATA)
 	$(BIN)/python benchmarks/memory.py $(DATA)
+	$(BIN)/python benchmarks/dashboard.py
 
 attacks: $(READY)  ## attack every method, and write the matrix of docs/privacy.md; goes on where it was stopped
 	$(BIN)/python benchmarks/attack_matrix.py $(DATA)

@@ -41,6 +41,7 @@ from suture.runs.plan import plan
 from suture.runs.predicting import graph_for
 from suture.runs.predicting import predict as predicted
 from suture.runs.prepare import Prepared, Source
+from suture.runs.pulse import Pulse, carried_out, refuse_part_of_running
 from suture.runs.result import Result as Result
 from suture.runs.trained import Trained
 
@@ -198,7 +199,8 @@ def run_plan(
     prepared = work.source(made, data, path_of(manifest, "manifest")).prepared(made.seeds[0])
     work.tell(prepared)
     folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
-    return work.execute(made, made.methods[0], prepared, folder)
+    with carried_out(place) as pulse:
+        return work.execute(made, made.methods[0], prepared, folder, pulse)
 
 
 def compare_plan(
@@ -243,7 +245,9 @@ def resume_plan(
         for source in asked.sources:
             source.check_unchanged()
         prepared = work.source(made, data, folders.manifest_of(path)).prepared(made.seeds[0])
-        result = work.execute(made, made.methods[0], prepared, RunFolder(path))
+        refuse_part_of_running(path)
+        with carried_out(path) as pulse:
+            result = work.execute(made, made.methods[0], prepared, RunFolder(path), pulse)
         return Comparison((result.outcome,), (result.history,))
     for source in asked.sources:
         source.check_unchanged()
@@ -305,6 +309,12 @@ class _Work:
 
     def compare(self, made: Plan, source: Source, out: Path | None, left_out: tuple[str, ...] = ()) -> Comparison:
         """Every method on every seed; runs that `out` holds are read, or continued."""
+        runs = [folders.place_of(out, name, seed) for name in made.names for seed in made.seeds] if out is not None else []
+        left = any(folders.read_outcome(run) is None for run in runs)
+        with carried_out(out if left else None, len(runs)) as pulse:
+            return self._compare(made, source, out, left_out, pulse)
+
+    def _compare(self, made: Plan, source: Source, out: Path | None, left_out: tuple[str, ...], pulse: Pulse) -> Comparison:
         found: dict[tuple[int, int], tuple[Outcome, list[Line]]] = {}
         notes: tuple[str, ...] | None = None
         for seed in made.seeds:
@@ -318,13 +328,21 @@ class _Work:
                 prepared = prepared or source.prepared(seed)
                 notes = self.tell(prepared, left_out) if notes is None else notes
                 folder = self.folder(made, method, prepared, path, new=False) if path is not None else None
-                result = self.execute(made, method, prepared, folder)
+                result = self.execute(made, method, prepared, folder, pulse)
                 found[place, seed] = result.outcome, result.history
         runs = [found[place, seed] for place in range(len(made.methods)) for seed in made.seeds]
         return Comparison(tuple(outcome for outcome, _ in runs), tuple(history for _, history in runs), notes or ())
 
-    def execute(self, made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None) -> Result:
+    def execute(
+        self, made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None, pulse: Pulse
+    ) -> Result:
         seed, options = prepared.task.seed, self.options
+
+        def watch(tick: Tick) -> None:
+            if pulse.beat(method.name, seed, tick) and folder is not None:
+                folder.metrics.flush()  # somebody looks on
+            options.watch(method.name, seed, tick)
+
         try:
             finished = execute(
                 prepared,
@@ -333,7 +351,7 @@ class _Work:
                 folder=folder,
                 chunk_size=options.chunk,
                 engine=options.engine,
-                watch=lambda tick: options.watch(method.name, seed, tick),
+                watch=watch,
                 stop=options.stop,
             )
         finally:

@@ -40,10 +40,11 @@ def disk_errors(action: str, path: Path) -> Iterator[None]:
         raise StorageError(f"cannot {action} {path}: {reason}") from error
 
 
-def write_atomically(path: Path, content: bytes, *, private: bool = False) -> None:
+def write_atomically(path: Path, content: bytes, *, private: bool = False, durable: bool = True) -> None:
     """Write beside the target, flush to disk, rename: a reader sees the old file or the new one, never a part.
 
-    A private file is for its owner's eyes alone, from its first byte on.
+    A private file is for its owner's eyes alone, from its first byte on. One that is not durable survives its writer, but
+    not a crash of the machine, and costs next to nothing.
     """
     with disk_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,8 @@ def write_atomically(path: Path, content: bytes, *, private: bool = False) -> No
             with open(name, "xb", opener=_for_its_owner if private else None) as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):

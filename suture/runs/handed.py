@@ -50,18 +50,28 @@ def let_in_named(
     protocol: str | Path | None = None,
 ) -> None:
     """What the user names or gives is the user's own: remember the code that is spelled in it, and the files of classes."""
+    let_in(spelled_in_words(dataset, methods, overrides, protocol))
+
+
+def spelled_in_words(
+    dataset: str | None = None,
+    methods: Sequence[str | AnyMethod] = (),
+    overrides: Sequence[str] = (),
+    protocol: str | Path | None = None,
+) -> list[str]:
+    """The code that is spelled in what somebody asks for."""
     texts = [datasets.base_of(dataset)] if dataset is not None else []
     texts += [one if isinstance(one, str) else _written_in(one) for one in methods]
-    texts += [_value(text) for text in overrides]
+    texts += [text_of(override) for override in overrides]
     texts += [protocol] if isinstance(protocol, str) else []
-    let_in(text for text in texts if is_spelled(text) and ":" in text)
+    return [text for text in texts if is_spelled(text) and ":" in text]
 
 
 def _written_in(kind: AnyMethod) -> str:
     return "" if any(kind is ours for ours in DOOR.shipped.values()) else spelling_of(kind)
 
 
-def _value(override: str) -> str:
+def text_of(override: str) -> str:
     """The text that `key=text` gives; empty for a number."""
     value = parsed(override.partition("=")[2].strip())
     return value if isinstance(value, str) else ""

@@ -123,6 +123,7 @@ class Runner:
         journey.server = self.cohort.carry_out(phase.body, journey.server, test)
         journey.iteration, journey.improved = number, ()
         line: Line = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
+        line["asked"] = self.cohort.asked  # messages of the ledger up to this number are of this iteration or before
         if self.robust:
             line["suspicion"] = {name: round(value, 3) for name, value in sorted(self.robust.suspicion().items())}
         kept = self.cohort.take_kept()
@@ -293,7 +294,7 @@ class Runner:
         left = 0 if self._is_over(phase) else phase.times - journey.iteration
         left += sum(later.times for later in self.plan[journey.phase + 1 :])
         score = (next(tested, None), self.metric.is_share, self.metric.name)
-        return Tick(phase.name, done, done + left, journey.seconds, line, *score)
+        return Tick(phase.name, done, done + left, journey.seconds, line, *score, dict(self.ledger.totals))
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from suture.core.message import Model, Record
@@ -38,6 +38,8 @@ class Tick:
     """Whether that score is a share."""
     metric: str = "score"
     """The name of what it is."""
+    sent: Mapping[str, int] = field(default_factory=dict)
+    """Bytes so far, `up` and `down`."""
 
     @property
     def loss(self) -> float | None:

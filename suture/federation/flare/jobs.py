@@ -88,6 +88,7 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
     def carry_out(self, transport: FlareTransport) -> None:
         """All orders; one that is refused does not keep the next from being carried out."""
         from suture.federation.coordinator.coordinator import Coordinator, door_at
+        from suture.runs.pulse import LOCK, PROGRESS
 
         home, audit = make_folder(kit_folder() / HOME), audit_here()
         for order in self.orders:
@@ -100,7 +101,7 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
                 # The reason is in the status and in the audit log already.
                 self.logger.exception("the run %s ended", order.run)
             self.finished[order.run] = self.current.status.as_json()
-            copy_files(self.current.path, self.take_home / order.run, skip=("checkpoint", ".lock"))
+            copy_files(self.current.path, self.take_home / order.run, skip=("checkpoint", LOCK, PROGRESS))
             if self.stopping.is_set() or self.regrouping.is_set():
                 break
 

@@ -1,27 +1,20 @@
-"""What the operator's run folder says of a run under way: what was ordered, with which kit, its job, who follows it.
-
-order.json   what was ordered                 job.json    the last job, and the operator's kit
-stop.json    somebody wants it to end         .followed   locked while a command follows the run
-"""
+"""What the operator's run folder says of a run under way: what was ordered, with which kit, its job; see `files`."""
 
 from __future__ import annotations
 
-import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from suture.core.storage import disk_errors, read_json, write_json
+from suture.core.storage import read_json, write_json
 from suture.errors import ConfigError
 from suture.federation.flare.kits import Kit
 from suture.federation.flare.session import Session
+from suture.federation.operator.files import JOB, STOP, is_followed
 from suture.federation.wire.names import job_id
 from suture.federation.wire.orders import ORDER, Order
 from suture.runs.folder import read_outcome
 
-JOB, STOP, FOLLOWED = "job.json", "stop.json", ".followed"
 SECONDS_TO_HEAR = 20.0
 
 
@@ -50,31 +43,6 @@ def read_order(path: Path) -> Errand:
 def note_job(path: Path, job: str, run: str, kit: Path) -> None:
     """Write down the job that is at it; an empty id: none yet."""
     write_json(path / JOB, {"job": job, "run": run, "kit": str(kit)})
-
-
-@contextmanager
-def followed(path: Path) -> Iterator[None]:
-    """Follow the run in this folder, as the only one who does."""
-    with disk_errors("write", path / FOLLOWED):
-        file = (path / FOLLOWED).open("w")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"another command follows the run in {path}; wait for it, or end it first") from None
-        yield
-
-
-def is_followed(path: Path) -> bool:
-    """Whether a command follows the run in this folder."""
-    if not (path / FOLLOWED).exists():
-        return False
-    with disk_errors("read", path / FOLLOWED), (path / FOLLOWED).open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
 
 
 def stop_run(errand: Errand, kit: Kit) -> None:

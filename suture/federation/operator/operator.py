@@ -19,13 +19,15 @@ from suture.errors import SutureError
 from suture.federation.flare.jobs import JOBS
 from suture.federation.flare.kits import Kit, write_job
 from suture.federation.flare.session import Session, SessionError
-from suture.federation.operator.errand import JOB, STOP, followed, note_job, read_order
+from suture.federation.operator.errand import note_job, read_order
+from suture.federation.operator.files import JOB, STOP, followed
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.status import STATUS, State, Status
 from suture.runs.folder import read_outcome
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Outcome, Tick
+from suture.runs.pulse import FOLLOWED_LINES, LOCK, PROGRESS, Pulse, telling
 
 SECONDS_FOR_OWNERS = 600.0
 SECONDS_TO_HEAR_STOP = 20.0
@@ -54,6 +56,7 @@ class Operator:
     def __post_init__(self) -> None:
         self.session = Session(self.kit)
         self._folders: Sequence[Path] = ()
+        self._pulses: dict[str, Pulse] = {}
 
     def close(self) -> None:
         """End the session."""
@@ -67,6 +70,7 @@ class Operator:
         with ExitStack() as folders:
             for order, path in zip(orders, out, strict=True):
                 folders.enter_context(followed(make_folder(path)))
+                self._pulses[order.run] = folders.enter_context(telling(path))
                 write_json(path / ORDER, order.as_json())
                 (path / STOP).unlink(missing_ok=True)  # a wish of before
                 note_job(path, running or "", order.run, self.kit.path)
@@ -107,7 +111,7 @@ class Operator:
             if self._is_stopped():
                 raise Interrupted(f"stopped while waiting for {', '.join(sorted(missing))}")
             if missing != said:
-                self.remark(f"waiting for {', '.join(sorted(missing))} to connect and to answer")
+                self._say(f"waiting for {', '.join(sorted(missing))} to connect and to answer")
                 said = missing
             if time.monotonic() > end and not begun:
                 raise RunLost(f"{', '.join(sorted(missing))} did not connect; start them, then resume")
@@ -149,14 +153,25 @@ class Operator:
     def _name_silent(self, silent: set[str]) -> None:
         """Say at once who gives no sign of life, and who does again."""
         for owner in sorted(silent - self._silent):
-            self.remark(f"{owner} gives no sign of life: it was killed, hangs, or cannot be reached")
+            self._say(f"{owner} gives no sign of life: it was killed, hangs, or cannot be reached")
         for owner in sorted(self._silent - silent):
-            self.remark(f"{owner} answers again")
+            self._say(f"{owner} answers again")
         self._silent = silent
 
     def _show(self, now: Status) -> None:
         if now.tick is not None:
             self.watch(now.method, 0, now.tick)
+            if (pulse := self._pulses.get(now.run)) is not None:
+                silent = dict.fromkeys(sorted(self._silent), "gives no sign of life")
+                absent = silent | {owner: why.text for owner, why in now.absent.items()}
+                pulse.follow(now.tick)
+                pulse.beat(now.method, 0, now.tick, owners=len(self.kit.owners), absent=absent)
+
+    def _say(self, text: str) -> None:
+        """To whoever ordered the runs, and to whoever looks into their folders."""
+        self.remark(text)
+        for pulse in self._pulses.values():
+            pulse.remark(text)
 
     def _call_back(self, job: str, now: Status) -> None:
         """FLARE lets nobody back into a running job: once an absent owner has connected again, begin another leg.
@@ -165,7 +180,7 @@ class Operator:
         """
         may_come = now.absent and all(why.code == Code.NO_ANSWER for why in now.absent.values())
         if may_come and set(now.absent) <= self.session.connected() and not self._is_stopped():
-            self.remark(f"{', '.join(sorted(now.absent))} is back; going on with everybody after this round")
+            self._say(f"{', '.join(sorted(now.absent))} is back; going on with everybody after this round")
             self.session.command(job, {"do": "regroup"})
 
     def _bring_home(self, job: str, runs: Mapping[str, Path]) -> dict[str, Status]:
@@ -175,10 +190,10 @@ class Operator:
             home = self.session.fetch(job, Path(folder))
             for run, path in runs.items():
                 if (home / run).is_dir() and not (home / run).is_symlink():
-                    # What was ordered, by which kit, and what is wished since, is for nobody else to say.
-                    left = copy_files(home / run, path, skip=(ORDER, JOB, STOP))
+                    # What was ordered, by which kit, what is wished since, and how far it is, is for nobody else to say.
+                    left = copy_files(home / run, path, skip=(ORDER, JOB, STOP, LOCK, PROGRESS, FOLLOWED_LINES))
                     if left:
-                        self.remark(f"{len(left)} links in the folder of {run} were left at the coordinator's")
+                        self._say(f"{len(left)} links in the folder of {run} were left at the coordinator's")
                     states[run] = Status.read(read_json(path / STATUS, "status"))
         return states
 
@@ -189,7 +204,7 @@ class Operator:
         state, missing = self.session.state(job), set(self.kit.owners) - self.session.connected()
         if not missing and times >= MOST_JOBS_IN_VAIN:
             raise RunLost(f"{times} jobs ended before the run began ({state}); see the logs of coordinator and owners")
-        self.remark(f"a job ended before the run began ({state}); trying again")
+        self._say(f"a job ended before the run began ({state}); trying again")
 
     def _judge(self, order: Order, status: Status) -> None:
         why = status.reason.text if status.reason else ""
@@ -200,7 +215,7 @@ class Operator:
         if status.state == State.STOPPED or (status.state == State.WAITING and self._is_stopped()):
             raise Interrupted(why or "stopped")
         if status.state == State.WAITING:
-            self.remark(why)
+            self._say(why)
 
 
 def new_run_name(method: str) -> str:

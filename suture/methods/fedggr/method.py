@@ -61,12 +61,12 @@ from suture.core.tree import Tree, map_tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.grouping import Groups
-from suture.method import Clients, Cohort, Mends, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
 from suture.methods.averaging import SERVER, weighted_loss
 from suture.methods.fedggr.anchored import AnchoredRounds
 from suture.methods.fedggr.autoencoder import LinearAutoencoder, orthonormal
 from suture.methods.fedggr.fusion import one_of
-from suture.methods.fedggr.grouped import code_groups
+from suture.methods.fedggr.grouped import code_groups, coded
 from suture.methods.fedggr.kept import Embedded, GraphServer
 from suture.methods.fedggr.messages import Codes, Down, Encoder, GroupCodes, Up
 from suture.methods.fedggr.server_graph import everybodys, known_codes, pieces_of, whole_gradient
@@ -277,6 +277,15 @@ class FedGgr(AnchoredRounds):
         """Equation (5) of each client [K]; going backward adds the gradient of Z to `z_grad_NG`."""
         local_BL = batch.logits(self.local_network(task), params)
         return self.fusion.loss(params, local_BL, batch, z_NG, z_grad_NG)
+
+    def supposed(self, clients: Clients[Embedded]) -> Supposed:
+        """What the server links is a node, or a group of them; over anchors it links none."""
+        linked = self.gsl and not self.anchored
+        return Supposed.of(clients.graph, thing=coded(clients.graph, self.groups(clients)) if linked else None)
+
+    def server_links(self, server: GraphServer) -> Tensor | None:
+        """Who has chosen whom."""
+        return server.links[0] if self.gsl and not self.anchored else None
 
     def assemble(self, clients: Clients[Embedded], deployed: Message) -> Model:
         """The model and Z_i, received or kept."""
