@@ -13,6 +13,7 @@ already, as the commands do, calls `run_plan`, `compare_plan` or `resume_plan`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from suture.runs.fitting import fitting
 from suture.runs.folder import EMBEDDED, Asked, RunFolder
 from suture.runs.foreign import codes_named_by
 from suture.runs.intake import Overrides, check_device, graph_of, override_texts, path_of
+from suture.runs.occupied import alone_in
 from suture.runs.origin import IN_MEMORY
 from suture.runs.outcome import Line, Outcome, Tick
 from suture.runs.plan import DEFAULT_METHODS as DEFAULT_METHODS
@@ -197,8 +199,9 @@ def run_plan(
     work.check_place(place)
     prepared = work.source(made, data, path_of(manifest, "manifest")).prepared(made.seeds[0])
     work.tell(prepared)
-    folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
-    return work.execute(made, made.methods[0], prepared, folder)
+    with _alone_in(place):
+        folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
+        return work.execute(made, made.methods[0], prepared, folder)
 
 
 def compare_plan(
@@ -215,9 +218,10 @@ def compare_plan(
     work.check_place(place)
     source = work.source(made, data, path_of(manifest, "manifest"))
     made, left_out = fitting(made, kind_of(source.graph), source.graphless)
-    if place is not None:
-        folders.begin_comparison(place, work.asked(made), made.config(), source.given)
-    return work.compare(made, source, place, left_out)
+    with _alone_in(place):
+        if place is not None:
+            folders.begin_comparison(place, work.asked(made), made.config(), source.given)
+        return work.compare(made, source, place, left_out)
 
 
 def resume_plan(
@@ -243,13 +247,19 @@ def resume_plan(
         for source in asked.sources:
             source.check_unchanged()
         prepared = work.source(made, data, folders.manifest_of(path)).prepared(made.seeds[0])
-        result = work.execute(made, made.methods[0], prepared, RunFolder(path))
+        with _alone_in(path):
+            result = work.execute(made, made.methods[0], prepared, RunFolder(path))
         return Comparison((result.outcome,), (result.history,))
     for source in asked.sources:
         source.check_unchanged()
     graph = work.source(made, data, folders.manifest_of(path))
     folders.check_same_graph(path, made.names, graph.cuts)
-    return work.compare(made, graph, path)
+    with _alone_in(path):
+        return work.compare(made, graph, path)
+
+
+def _alone_in(place: Path | None) -> AbstractContextManager[None]:
+    return nullcontext() if place is None else alone_in(place)
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,15 @@ owner is lost and the run has to wait; the next leg goes on from the last finish
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from suture.core.storage import make_folder, read_json, write_json
 from suture.core.trusted import absolute
-from suture.errors import StorageError, SutureError
+from suture.errors import SutureError
 from suture.federation.coordinator.attendance import OwnersLost
 from suture.federation.coordinator.bindings import Bindings
 from suture.federation.coordinator.cohort import OwnersCohort
@@ -30,12 +28,15 @@ from suture.privacy.ledger import RunLedger
 from suture.runs.execute import robust_for
 from suture.runs.folder import Asked, RunFolder, is_begun, read_outcome, read_plan
 from suture.runs.loop import Interrupted, Runner
+from suture.runs.occupied import alone_in
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
 from suture.seam import Audit, Transport
 from suture.settings import Protocol
 
 SETTINGS = "coordinator.json"
+SECONDS_FOR_A_KILLED_ONE = 60.0
+"""The job process of a coordinator that was killed may take a moment to notice."""
 
 
 def let_in(plugins: Sequence[str], home: Path) -> None:
@@ -87,7 +88,7 @@ class Coordinator:
             self._note(State.FINISHED)
             return done
         try:
-            with alone_in(self.path):
+            with alone_in(self.path, SECONDS_FOR_A_KILLED_ONE):
                 outcome = self._carry_on()
         except OwnersLost as error:
             why = Reason(Code.NO_ANSWER, str(error))
@@ -174,20 +175,3 @@ class Coordinator:
         if state != State.RUNNING:
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(self.path / STATUS, self.status.as_json())
-
-
-@contextlib.contextmanager
-def alone_in(folder: Path, seconds: float = 60.0) -> Iterator[None]:
-    """One process at a time: the job process of a coordinator that was killed may take a moment to notice."""
-    make_folder(folder)
-    with (folder / ".lock").open("w") as lock:
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise StorageError(f"{folder} is in use by another process; stop that one first") from None
-                time.sleep(0.2)
-        yield
