@@ -94,6 +94,7 @@ def compare(
     data_root: opt.DataRoot = None,
     out: opt.Out = None,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
@@ -120,7 +121,8 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record), dry_run)
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, lines)
+    running.start(asked, work, dry_run)
 
 
 @command(
@@ -146,6 +148,7 @@ def run(
     data_root: opt.DataRoot = None,
     out: opt.Out = None,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
@@ -170,13 +173,15 @@ def run(
         manifest=manifest,
         single=True,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record), dry_run)
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, lines)
+    running.start(asked, work, dry_run)
 
 
 @command(app, "resume", "suture resume runs/20260101-120000-cora-fedpub-disjoint")
 def resume(
     path: opt.RunFolder,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
     engine: opt.Engine = None,
@@ -190,7 +195,7 @@ def resume(
     """
     from suture.commands import request, running
 
-    running.resume(path, request.Work(data_root=data_root, json=json, device=device, quiet=quiet, engine=engine))
+    running.resume(path, request.Work(data_root, None, json, device, quiet=quiet, engine=engine, lines=lines))
 
 
 @command(app, "show", "suture show runs/mine", "suture show runs/mine/fedavg-seed0")
@@ -283,6 +288,8 @@ def partition(
     shards: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each client's piece to a file, for `suture owner start`")
     ] = None,
+    lines: opt.Lines = False,
+    quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
     """Cut a graph and print what the cut costs.
@@ -301,7 +308,7 @@ def partition(
         overrides=(*(overrides or ()), *([f"partition.kind={kind}"] if kind else [])),
         config=config,
     )
-    cutting.partition(asked, out, data_root, shards)
+    cutting.partition(asked, out, shards, request.Work(data_root, quiet=quiet, lines=lines))
 
 
 @command(app, "doctor", "suture doctor")

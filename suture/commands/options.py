@@ -52,6 +52,9 @@ DataRoot = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for all files of it  [default: a new one in runs/]")]
 Json = Annotated[str | None, typer.Option(metavar="FILE", help="Also write results as JSON; - prints them, not the table")]
+Lines = Annotated[
+    bool, typer.Option("--json-lines", help="For programs: progress and result as JSON, an event a line, and nothing else")
+]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu or cuda")]
 Chunk = Annotated[
     int, typer.Option(metavar="N", min=0, help="Clients computed together, fewer take less memory; 0: automatic")

@@ -17,7 +17,7 @@ all have to hand a listener on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -104,6 +104,12 @@ class Work:
         """What it is at now; told at once, because the next step may be long in coming."""
         self.note, self._told = note, time.monotonic()
         self.tell("going")
+
+    def through(self, parts: Iterable[T], size: Callable[[T], float] = lambda part: 1) -> Iterator[T]:
+        """The parts, one after the other; each is done when the next one is asked for."""
+        for part in parts:
+            yield part
+            self.advance(size(part))
 
     def tell(self, state: State) -> None:
         """Let everybody who listens know."""

@@ -14,7 +14,15 @@ import suture
 from suture.errors import StorageError
 from suture.runs.occupied import alone_in, is_occupied, occupant
 
-HOLD = "import sys; from pathlib import Path; from suture.runs.occupied import alone_in\nwith alone_in(Path(sys.argv[1])):\n print('in', flush=True); sys.stdin.read()"
+HOLD = """
+import sys
+from pathlib import Path
+from suture.runs.occupied import alone_in
+
+with alone_in(Path(sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
 GRAPH = "csbm:nodes=240,features=40,words_per_node=8,classes=3"
 
 
