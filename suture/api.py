@@ -12,6 +12,7 @@ already, as the commands do, calls `run_plan`, `compare_plan` or `resume_plan`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -45,6 +46,9 @@ from suture.runs.predicting import predict as predicted
 from suture.runs.prepare import Prepared, Source
 from suture.runs.result import Result as Result
 from suture.runs.trained import Trained
+from suture.trackers.tracking import check_trackers, tracked
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ class Options:
     one client at a time, and an error says client, step, phase and round."""
     record: bool = False
     """Keep the content of every message in the run folder, for `suture attack`."""
+    track: Sequence[str] = ()
+    """Trackers to tell every round: `tensorboard`, `mlflow`, `wandb`, each also as `NAME:FOLDER`."""
+    warn: Callable[[str], None] = log.warning
+    """Called with a sentence when a tracker fails; the run goes on."""
 
 
 def run(
@@ -274,6 +282,7 @@ class _Work:
         work = _Work(module, options or Options())
         check_engine(work.options.engine)
         check_device(work.options.device)
+        check_trackers(work.options.track)
         return work
 
     def check_place(self, out: Path | None) -> None:
@@ -335,17 +344,26 @@ class _Work:
 
     def execute(self, made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None) -> Result:
         seed, options = prepared.task.seed, self.options
+        path, before = (folder.path, folder.read_metrics()) if folder is not None else (None, [])
+        told = (method.name, seed, prepared.clients.ids, path, before, options.warn)
         try:
-            finished = execute(
-                prepared,
-                method,
-                made.protocol,
-                folder=folder,
-                chunk_size=options.chunk,
-                engine=options.engine,
-                watch=lambda tick: options.watch(method.name, seed, tick),
-                stop=options.stop,
-            )
+            with tracked(options.track, made, *told) as (note, ended):
+
+                def watch(tick: Tick) -> None:
+                    note(tick)
+                    options.watch(method.name, seed, tick)
+
+                finished = execute(
+                    prepared,
+                    method,
+                    made.protocol,
+                    folder=folder,
+                    chunk_size=options.chunk,
+                    engine=options.engine,
+                    watch=watch,
+                    stop=options.stop,
+                )
+                ended(finished.outcome)
         finally:
             if folder is not None:
                 folder.close()

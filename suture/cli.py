@@ -100,6 +100,7 @@ def compare(
     threads: opt.Threads = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
+    track: opt.Track = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -121,7 +122,7 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, lines)
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tuple(track or ()), lines)
     running.start(asked, work, dry_run)
 
 
@@ -154,6 +155,7 @@ def run(
     threads: opt.Threads = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
+    track: opt.Track = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -173,7 +175,7 @@ def run(
         manifest=manifest,
         single=True,
     )
-    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, lines)
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tuple(track or ()), lines)
     running.start(asked, work, dry_run)
 
 
@@ -185,6 +187,7 @@ def resume(
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
     engine: opt.Engine = None,
+    track: opt.Track = None,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -195,7 +198,9 @@ def resume(
     """
     from suture.commands import request, running
 
-    running.resume(path, request.Work(data_root, None, json, device, quiet=quiet, engine=engine, lines=lines))
+    tracked = tuple(track or ())
+    work = request.Work(data_root, None, json, device, quiet=quiet, engine=engine, track=tracked, lines=lines)
+    running.resume(path, work)
 
 
 @command(app, "show", "suture show runs/mine", "suture show runs/mine/fedavg-seed0")

@@ -23,6 +23,7 @@ from suture.runs.folder import is_begun, read_card, read_outcome, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
+from suture.trackers.tracking import check_trackers, track_folder
 
 if TYPE_CHECKING:
     from suture.federation.flare.kits import Kit
@@ -51,6 +52,7 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
     from suture.federation.operator.operator import new_run_name
     from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 
+    check_trackers(work.track)
     made = planned(request)
     order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"), secure)
     folder = run_folder(made, work)
@@ -59,6 +61,7 @@ def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool
     with telling("federation run", work.quiet, work.lines) as told:
         with _operating(kit, folder, told) as operator:
             outcomes = operator.carry_out([order], [folder])
+        track_folder(work.track, folder, told.note)
         _conclude(outcomes, made, folder, told)
 
 
@@ -72,6 +75,7 @@ def resume(path: Path, work: Work) -> None:
         if done is None:
             with _operating(usable(errand.kit, "operator"), path, told) as operator:
                 done = operator.carry_out([errand.order], [path], errand.job)[0]
+        track_folder(work.track, path, told.note)
         _conclude([done], read_plan(path), path, told)
 
 

@@ -72,6 +72,12 @@ Engine = Annotated[
 Record = Annotated[
     bool, typer.Option("--record", help="Keep the content of every message, for `suture attack`; only for your eyes")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[:DIR]", help="Also log to tensorboard, mlflow or wandb (offline), without a server; may be repeated"
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", callback=tell_everything, help="Say on stderr what is done, round by round")

@@ -88,6 +88,8 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str, told: Teller)
                 lambda notes: _tell(made, notes, told),
                 engine,
                 work.record,
+                work.track,
+                told.note,
             )
         except (Interrupted, StorageError, Halt) as stopped:
             begun = is_begun(out)
