@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import assess_cli, attack_cli, audit_cli, importing, keys_cli, model_cli, trust_cli
+from suture.commands import assess_cli, attack_cli, audit_cli, importing, keys_cli, model_cli, report_cli, trust_cli
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -330,6 +330,7 @@ def doctor(data_root: opt.DataRoot = None) -> None:
 
 importing.register(app, data_app)
 model_cli.register(app)
+report_cli.register(app)
 assess_cli.register(app)
 audit_cli.register(app)
 attack_cli.register(app)

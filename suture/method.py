@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from suture.config.strict import check_fields
-from suture.core.message import Kind, Message, Model, Nothing, Record
+from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.metrics import AUTO, Metric, metric_for
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree
@@ -98,6 +98,29 @@ class Scores(Message):
     total: Annotated[Tensor, Kind.COUNTS]
     loss: Annotated[Tensor, Kind.LOSSES]
     validation_loss: Annotated[Tensor, Kind.LOSSES]
+
+
+@dataclass(frozen=True)
+class Supposed(Record):
+    """What a method puts in the place of what a cut took away, for whoever has the truth to compare it with.
+
+    `missing` [N_k] neighbours that each node is thought to have lost; `links` [L_k, 2] nodes that are linked, by their place
+    at the client; `thing` [N_k] of what the server links, the number inside the client, -1 for none. Empty: nothing such.
+    """
+
+    missing: Rows
+    links: Rows
+    thing: Rows
+
+    @staticmethod
+    def of(
+        graph: GraphBatch, missing: Tensor | None = None, links: Rows | None = None, thing: Tensor | None = None
+    ) -> Supposed:
+        """`missing` and `thing` are of all nodes, flat."""
+        none = torch.zeros(len(graph.ids) + 1, dtype=torch.int64, device=graph.device)
+        absent = torch.zeros(0, dtype=torch.int64, device=graph.device)
+        parts = [Rows(absent, none) if part is None else Rows(part.long(), graph.segments.ptr) for part in (missing, thing)]
+        return Supposed(graph.ids, parts[0], Rows(absent.view(0, 2), none) if links is None else links, parts[1])
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -201,6 +224,14 @@ class Method(ABC, Generic[V, S]):
         A client's own nodes come first, in their order.
         """
         return clients.graph
+
+    def supposed(self, clients: Clients[S]) -> Supposed:
+        """For pictures of a simulation: what is put in the place of what was lost. Nothing by default."""
+        return Supposed.of(clients.graph)
+
+    def server_links(self, server: V) -> Tensor | None:
+        """For pictures: the clients' `thing`s that the server links, clients in the order of names, [2, M]; None: none."""
+        return None
 
     def for_strangers(self, model: Model) -> Model:
         """After a run: the models for nodes of which nothing is known but their features and edges."""

@@ -24,12 +24,15 @@ from suture.privacy.ledger import RunLedger
 from suture.runs import origin
 from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
+from suture.runs.drawings import keep_sketch, keep_views
 from suture.runs.evaluation import global_accuracy, tested_on_uncut
 from suture.runs.folder import EMBEDDED, RunFolder
 from suture.runs.loop import Runner
+from suture.runs.mended import mended_of
 from suture.runs.origin import FEDERATION
 from suture.runs.outcome import Finished, Tick
 from suture.runs.prepare import Prepared
+from suture.runs.views import scatter_of
 from suture.settings import Protocol
 
 # Memory the working copies of one chunk of clients may take when the chunk size is chosen automatically.
@@ -112,12 +115,15 @@ def execute(
     check_engine(engine)
     if folder:
         folder.keep_card(DataCard.of(prepared).as_json(), origin.schema_of(prepared.dataset))
+        keep_sketch(folder, prepared)
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
     shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
     examples, memory = reported_examples(runner), _memory(runner)
     evaluation = appraise(examples, runner.metric, getattr(prepared.graph, "class_names", None) or ())
     outcome = runner.outcome(prepared.dataset, None, warnings_of(examples, evaluation))
+    if folder:
+        keep_views(folder, views_of(runner, prepared, examples))
     # The working copies of all clients may be larger than the uncut graph. A graph and its views hold each other.
     del runner, examples
     gc.collect()
@@ -149,6 +155,17 @@ def try_out(
 ) -> None:
     """The first iterations of every phase, to see how long they take; nothing is kept."""
     _runner(prepared, method, protocol, 0, ENGINES[EMBEDDED], None).carry_on(watch, stop, iterations)
+
+
+def views_of(runner: Runner, prepared: Prepared, examples: Examples) -> dict[str, Any]:
+    """What views.json holds: what the reported models say, and what the method made of the cut against the truth."""
+    scatter = scatter_of(examples, getattr(prepared.graph, "class_names", None) or ())
+    judges, method = runner.judges, runner.method
+    if not isinstance(judges, EmbeddedCohort) or judges.ids != prepared.clients.ids:
+        return {"scatter": scatter}
+    with torch.no_grad():
+        supposed = judges.peek(method.supposed)
+    return {"scatter": scatter, "mended": mended_of(supposed, method.server_links(runner.reported()[1]), prepared)}
 
 
 def reported_examples(runner: Runner) -> Examples:

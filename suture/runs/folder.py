@@ -8,7 +8,7 @@ metrics.jsonl     one line a round, identical for identical seeds      ledger.js
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 evaluation.json   after: every metric of every client, per class, with confusion matrices
 memory.safetensors  after: what a method that mends graphs needs to mend those it predicts on
-kept/             tensors that a method kept for drawing
+kept/             tensors that a method kept for drawing               sketch.json, views.json   the cut and the models, too
 messages.tape     the content of every message, if it was to be recorded      attacks.json  what attacks made of it
 
 A comparison's folder holds compare.json (like run.json), config.toml, the manifest if one was given, and a run folder for
@@ -73,7 +73,7 @@ CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environm
 METRICS, LEDGER, KEPT, TAPE = "metrics.jsonl", "ledger.jsonl", "kept", "messages.tape"
 DATA, SCHEMA, MEMORY = "data.json", "schema.json", "memory.safetensors"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
-ASSESSMENT, ATTACKS = "assess.json", "attacks.json"
+ASSESSMENT, ATTACKS, SKETCH, VIEWS = "assess.json", "attacks.json", "sketch.json", "views.json"
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.

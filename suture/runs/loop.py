@@ -123,6 +123,7 @@ class Runner:
         journey.server = self.cohort.carry_out(phase.body, journey.server, test)
         journey.iteration, journey.improved = number, ()
         line: Line = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
+        line["asked"] = self.cohort.asked  # messages of the ledger up to this number are of this iteration or before
         if self.robust:
             line["suspicion"] = {name: round(value, 3) for name, value in sorted(self.robust.suspicion().items())}
         kept = self.cohort.take_kept()

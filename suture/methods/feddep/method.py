@@ -65,7 +65,7 @@ from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.drawn import drawn_graph
 from suture.graph.impair import Impaired, impair
-from suture.method import Clients, Cohort, Mends, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
 from suture.methods.averaging import SERVER, ModelAveraging, Server
 from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
 from suture.methods.feddep.fused import FusedSage, with_embeddings
@@ -242,8 +242,6 @@ class FedDep(ModelAveraging[Server, Generating]):
         phases = (Phase("embeddings", self.embed), Phase("generator", self.generator_round, self.generator_epochs))
         return (*phases, *super().plan())
 
-    # Lines 1 and 2
-
     def exchange_prototypes(self, server: Server, cohort: Cohort) -> Server:
         """Lines 1 and 2."""
         cohort.ask(self.remember, for_everybody_else(cohort.ask(self.prototype, Nothing(cohort.ids))))
@@ -282,8 +280,6 @@ class FedDep(ModelAveraging[Server, Generating]):
     def remember(self, clients: Clients[Generating], others: OthersPrototypes) -> tuple[Generating, Nothing]:
         """Line 2."""
         return replace(clients.state, others=others.centres), Nothing(clients.ids)
-
-    # Lines 3 to 5
 
     def pseudo_fl(self, server: Server, cohort: Cohort) -> Server:
         """Lines 3-5: one call, and nothing crosses."""
@@ -332,8 +328,6 @@ class FedDep(ModelAveraging[Server, Generating]):
         objective = Objective(self.backbone(clients.task), self.kept_share, self.generator_training)
         return objective.terms(params, made, self.impaired(clients), targets, rng, pulls_RD)
 
-    # Without Proto
-
     def embed(self, server: Server, cohort: Cohort) -> Server:
         """Without Proto: line 1 up to the embeddings."""
         cohort.ask(self.embed_nodes, Nothing(cohort.ids))
@@ -372,8 +366,6 @@ class FedDep(ModelAveraging[Server, Generating]):
         """Without Proto: line 5."""
         return self.generator_epoch(clients, pulls.rows.values), Nothing(clients.ids)
 
-    # Line 6
-
     def seen(self, clients: Clients[Generating], training: bool) -> GraphBatch:
         """Line 6: the whole graphs, mended by the share of the generated embeddings that Ber(r) keeps; in tests by all."""
         if training:
@@ -389,6 +381,13 @@ class FedDep(ModelAveraging[Server, Generating]):
             made = self.deep_generator(clients.task)(generator, graph, rng.fork("noise"))
             z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
         return with_embeddings(graph, z_ND)
+
+    def supposed(self, clients: Clients[Generating]) -> Supposed:
+        """round(n~_v) of the whole graphs."""
+        if not self.dgen:
+            return Supposed.of(clients.graph)
+        made = self.deep_generator(clients.task)(clients.state.generator, clients.graph, clients.rng.fork("noise"))
+        return Supposed.of(clients.graph, missing=made.used.sum(1))
 
     def remembered(self, clients: Clients[Generating]) -> Generators:
         """DGen, without the local F it was trained with."""

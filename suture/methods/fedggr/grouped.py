@@ -29,6 +29,13 @@ def code_groups(graph: GraphBatch, smallest: int, seed: int) -> Groups:
     return graph.once("code groups", (seed, smallest), build)
 
 
+def coded(graph: GraphBatch, groups: Groups | None) -> Tensor:
+    """The number of the code that each node has a part in, inside its client, [N]; -1: it has none."""
+    if groups is None:
+        return graph.segments.place
+    return torch.where(groups.of >= 0, groups.of - groups.segments.ptr[:-1][graph.segments.client], -1)
+
+
 def _projected(x: Features, seed: int) -> Tensor:
     """Features along random directions, [N, D], the same whoever stands beside a client."""
     sign = torch.randint(0, 2, (x.width, DIRECTIONS), generator=generator(seed, "directions of groups")) * 2 - 1

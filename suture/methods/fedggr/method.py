@@ -60,11 +60,11 @@ from suture.core.tree import Tree, map_tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.grouping import Groups
-from suture.method import Clients, Cohort, Mends, Method, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Method, Phase, Supposed, Task, step
 from suture.methods.averaging import SERVER, weighted_loss
 from suture.methods.fedggr.autoencoder import GraphAutoencoder, LinearAutoencoder, of_each, orthonormal
 from suture.methods.fedggr.fusion import Fusion, one_of
-from suture.methods.fedggr.grouped import code_groups
+from suture.methods.fedggr.grouped import code_groups, coded
 from suture.methods.fedggr.kept import Embedded, GraphServer
 from suture.methods.fedggr.messages import Codes, Down, Encoder, GroupCodes, Up
 from suture.methods.fedggr.server_graph import ServerGraph, everybodys, known_codes, pieces_of, whole_gradient
@@ -143,8 +143,6 @@ class FedGgr(Method[GraphServer, Embedded]):
     returned: Literal["last", "first", "mean"] = "last"
     """Which local epoch's gradient of Z a client sends."""
 
-    # The parts
-
     def widths(self, task: Task) -> tuple[int, int]:
         """(F_l, F_g)."""
         return self.local_width or task.classes, (self.global_width or task.classes) if self.gsl else 0
@@ -193,8 +191,6 @@ class FedGgr(Method[GraphServer, Embedded]):
             return tile(self.initial_autoencoder(clients.task), len(clients.ids), clients.graph.device)
         return of_each(self.autoencoder(clients.task), clients.task.seed, clients.ids, clients.graph.device)
 
-    # The server's side
-
     def plan(self) -> tuple[Phase[GraphServer], ...]:
         """The lines of the box; without the server's graph nothing is pretrained."""
         rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
@@ -204,9 +200,8 @@ class FedGgr(Method[GraphServer, Embedded]):
 
     def init_server(self, task: Task) -> GraphServer:
         """W_S: the generator starts as the identity; nothing is known of the nodes yet."""
-        own: Tree = {}
-        if self.gsl:
-            own = self.server_graph.init(self.model.hidden, self.widths(task)[1], generator(task.seed, "server weights"))
+        sizes, rng = (self.model.hidden, self.widths(task)[1]), generator(task.seed, "server weights")
+        own = self.server_graph.init(*sizes, rng) if self.gsl else {}
         return GraphServer(
             SERVER,
             params=self.initial_params(task),
@@ -284,8 +279,6 @@ class FedGgr(Method[GraphServer, Embedded]):
             return Model(tuple(ids), tile(server.params, len(ids)))
         with torch.no_grad():
             return self.down(server, self.global_embeddings(server, server.own), ids)
-
-    # The clients' side
 
     def init_clients(self, clients: Clients[Nothing]) -> Embedded:
         """Everybody starts from the same model; auto-encoders as `alignment` says."""
@@ -371,6 +364,14 @@ class FedGgr(Method[GraphServer, Embedded]):
         """Equation (5) of each client [K]; going backward adds the gradient of Z to `z_grad_NG`."""
         local_BL = batch.logits(self.local_network(task), params)
         return self.fusion.loss(params, local_BL, batch, z_NG, z_grad_NG)
+
+    def supposed(self, clients: Clients[Embedded]) -> Supposed:
+        """What the server links is a node, or a group of them."""
+        return Supposed.of(clients.graph, thing=coded(clients.graph, self.groups(clients)) if self.gsl else None)
+
+    def server_links(self, server: GraphServer) -> Tensor | None:
+        """Who has chosen whom."""
+        return server.links[0] if self.gsl else None
 
     def assemble(self, clients: Clients[Embedded], deployed: Message) -> Model:
         """The model and Z_i, received or kept."""

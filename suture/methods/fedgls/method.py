@@ -57,7 +57,7 @@ from suture.core.tree import Tree, map_tree, prefixed, split, under
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Scores, Task, score, step
+from suture.method import Clients, Scores, Supposed, Task, score, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
 from suture.methods.fedgls.edgeless import Edgeless
@@ -224,6 +224,10 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         r_NF = learner.generate(omega, x, x.segments)
         links = learner.links(r_NF, x.segments)
         return links, learner.process(r_NF, links)
+
+    def supposed(self, clients: Clients[KeptGls]) -> Supposed:
+        """The links of the graphs that were learned for clients without edges."""
+        return Supposed.of(clients.graph, links=clients.state.links)
 
     def assemble(self, clients: Clients[KeptGls], deployed: Message) -> Model:
         """What predicting needs: theta and omega."""

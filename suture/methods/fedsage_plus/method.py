@@ -69,7 +69,7 @@ from suture.core.tree import Tree, is_tiled, map_tree, mean, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
-from suture.method import Clients, Cohort, Mends, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
 from suture.methods.averaging import SERVER, Kept, Server
 from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.answering import Answering, Form
@@ -357,6 +357,12 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         graph, state = clients.graph, clients.state
         patch = Patch(clients.ids, state.source, state.column, state.value)
         return graph.once("mended", patch.value.values, lambda: with_generated_nodes(graph, patch))
+
+    def supposed(self, clients: Clients[Mending]) -> Supposed:
+        """How many neighbours line 5 made for each node."""
+        segments, source = clients.graph.segments, clients.state.source
+        flat = source.values.long() + segments.ptr[:-1].repeat_interleave(source.ptr.diff())
+        return Supposed.of(clients.graph, missing=torch.bincount(flat, minlength=segments.total))
 
     def remembered(self, clients: Clients[Mending]) -> Generators:
         """The generators; what they made once they make again."""

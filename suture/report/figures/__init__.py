@@ -1,0 +1,1 @@
+"""Figures: one file for each kind, pure functions from records to `Figure`."""

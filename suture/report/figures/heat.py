@@ -1,0 +1,37 @@
+"""Matrices as heat maps: squares from little to much, with their numbers where these have room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from suture.report.theme import HEAT, PAGE, PALE_HEAT, Spec
+
+
+def square(rows: int) -> int:
+    """The height of a heat map with so many rows."""
+    return max(140, min(560, 34 * rows))
+
+
+def heat_layers(
+    x: Spec, y: Spec, field: str, title: str | None, told: list[Spec], form: str | None = None, domain: Sequence[float] = ()
+) -> list[Spec]:
+    """Squares coloured by a field; `form` is how their numbers are written, None leaves them out."""
+    scale: Spec = {
+        "range": list((HEAT if form is None else PALE_HEAT)["light"]),
+        **({"domain": list(domain)} if domain else {}),
+    }
+    legend = {"title": title, "orient": "right", "gradientLength": 110, "gradientThickness": 10, "format": "~s"}
+    colour = {"field": field, "type": "quantitative", "scale": scale, "legend": legend}
+    plain = {"grid": False, "domain": False, "ticks": False}
+    place = {
+        "x": {**x, "axis": {**plain, **(x.get("axis") or {})}},
+        "y": {**y, "axis": {**plain, **(y.get("axis") or {})}},
+    }
+    squares: Spec = {
+        "mark": {"type": "rect", "stroke": PAGE["light"]["background"], "strokeWidth": 1},
+        "encoding": {**place, "color": colour, "tooltip": told},
+    }
+    if form is None:
+        return [squares]
+    written = {"field": field, "type": "quantitative", "format": form}
+    return [squares, {"mark": {"type": "text", "fontSize": 11}, "encoding": {**place, "text": written}}]

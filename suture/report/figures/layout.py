@@ -1,0 +1,52 @@
+"""Where nodes of a small graph are drawn: a force-directed layout that is the same wherever it is computed.
+
+Forces of Fruchterman and Reingold (1991), all pairs at once, from a start that puts each owner's nodes in its own place on a
+circle; no random numbers, and no library whose next version would draw the same graph otherwise.
+Legend: S nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+STEPS = 150
+Floats = NDArray[np.float64]
+
+
+def placed(owner_S: Sequence[int], edges: Sequence[tuple[int, int]], steps: int = STEPS) -> Floats:
+    """Places [S, 2] in the unit square."""
+    nodes = len(owner_S)
+    if nodes == 0:
+        return np.zeros((0, 2))
+    place = _start(np.asarray(owner_S))
+    ends = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+    pull = np.zeros((nodes, nodes))
+    pull[ends[:, 0], ends[:, 1]] = pull[ends[:, 1], ends[:, 0]] = 1
+    ideal = 1 / np.sqrt(nodes)
+    for step in range(steps):
+        apart = place[:, None, :] - place[None, :, :]
+        distance = np.sqrt((apart**2).sum(2) + 1e-9)
+        force = ideal**2 / distance**2 - pull * distance / ideal
+        moved = (apart * force[:, :, None]).sum(1) - 0.6 * ideal * (place - 0.5) / (np.abs(place - 0.5).max() + 1e-9)
+        length = np.sqrt((moved**2).sum(1, keepdims=True)) + 1e-9
+        place = place + moved / length * np.minimum(length, 0.1 * (1 - step / steps))
+    low, high = np.quantile(place, 0.005, axis=0), np.quantile(place, 0.995, axis=0)
+    unit: Floats = ((place - low) / np.maximum(high - low, 1e-9)).clip(-0.02, 1.02)
+    return unit
+
+
+def _start(owner_S: NDArray[np.int64]) -> Floats:
+    """Each owner on a circle, its nodes on a spiral around that place."""
+    owners = max(int(owner_S.max()) + 1, 1)
+    angle = 2 * np.pi * owner_S / owners
+    rank = np.zeros(len(owner_S))
+    for number in range(owners):
+        mine = owner_S == number
+        rank[mine] = np.arange(mine.sum())
+    turn, reach = rank * 2.399963, 0.02 * np.sqrt(rank)
+    start: Floats = np.stack([np.cos(angle), np.sin(angle)], 1) * 0.35 + 0.5
+    start += np.stack([np.cos(turn), np.sin(turn)], 1) * reach[:, None]
+    return start
