@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables]'
+	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,report,tables]'
 	@touch $@
 
 $(DOCS_READY): $(READY)
@@ -33,8 +33,8 @@ $(TRACKERS_READY): $(READY)
 	@$(PIP) install -c constraints.txt -e '.[tensorboard,mlflow,wandb]'
 	@touch $@
 
-run: $(READY)  ## compare the default methods on Cora with five clients
-	$(BIN)/suture compare --dataset cora --clients 5 $(DATA)
+run: $(READY)  ## see what a cut costs, and what federation and mending give back (two minutes)
+	$(BIN)/suture demo $(DATA)
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .

@@ -16,7 +16,18 @@ from typing import Annotated
 
 import typer
 
-from suture.commands import assess_cli, attack_cli, audit_cli, importing, keys_cli, model_cli, report_cli, trust_cli
+from suture.commands import (
+    assess_cli,
+    attack_cli,
+    audit_cli,
+    demo_cli,
+    importing,
+    keys_cli,
+    model_cli,
+    report_cli,
+    trust_cli,
+    watch_cli,
+)
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
 from suture.commands.data_cli import data_app
@@ -332,9 +343,11 @@ importing.register(app, data_app)
 model_cli.register(app)
 report_cli.register(app)
 assess_cli.register(app)
+demo_cli.register(app)
 audit_cli.register(app)
 attack_cli.register(app)
 trust_cli.register(app)
+watch_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

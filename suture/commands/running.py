@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -10,16 +11,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rich.text import Text
+
 from suture import api
 from suture.assessment.assess import read_assessment
 from suture.commands.planning import dry_run
+from suture.commands.reporting import DRAWS, write_page
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.commands.telling import Teller, telling
+from suture.core.progress import work as working
 from suture.core.storage import disk_errors, make_folder, write_json
-from suture.errors import ConfigError, StorageError
+from suture.errors import ConfigError, StorageError, SutureError
 from suture.report.assessment import assessment_report
 from suture.report.attacks import attacked
+from suture.report.brought import brought
 from suture.report.events import plain
 from suture.report.suspects import suspects
 from suture.report.table import comparison_report, metric_of, warned
@@ -108,22 +114,39 @@ def _tell(made: api.Plan, notes: Sequence[str], told: Teller) -> None:
 def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work, told: Teller) -> None:
     if work.json is not None:
         write_results(comparison.as_json(), work.json)
+    page = _report(out, told)
     if work.json != STDOUT:
         assessment = read_assessment(out)
+        said = [] if assessment is not None else brought(comparison, made)
         table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
         told.result(
-            {"out": str(out), "runs": comparison.as_json()},
+            {"out": str(out), "runs": comparison.as_json(), "words": said, "report": page},
             *([assessment_report(assessment)] if assessment is not None else []),
             table,
+            *([Text(), Text(" ".join(said), style="bold")] if said else []),
             *warned(comparison.outcomes),
             *attacked(out, made),
             *suspects(comparison.outcomes),
         )
     if not work.lines:
-        _say_next(comparison, made, out, told)
+        _say_next(comparison, made, out, page, told)
 
 
-def _say_next(comparison: api.Comparison, made: api.Plan, out: Path, told: Teller) -> None:
+def _report(out: Path, told: Teller) -> str | None:
+    """Write the page of a comparison, where what draws it is installed; that it cannot be drawn ends nothing."""
+    if not is_comparison(out) or importlib.util.find_spec(DRAWS) is None:
+        return None
+    try:
+        with told.watching(), working("report", f"drawing {out.name}"):
+            return str(write_page([out]))
+    except SutureError as error:
+        told.note(f"no report was written: {error}")
+        return None
+
+
+def _say_next(comparison: api.Comparison, made: api.Plan, out: Path, page: str | None, told: Teller) -> None:
+    if page is not None:
+        told.note(f"wrote {page}; open it in a browser")
     told.note(f"kept in {out}; look at it again with: suture show {out}")
     if not origin.is_own(made.dataset) or made.protocol.task == "link":
         return
