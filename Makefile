@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run check test test-slow test-trackers test-federation golden golden-rewrite docs bench soak fuzz attacks clean
+.PHONY: help run check test test-browser test-slow test-trackers test-federation golden golden-rewrite docs bench soak fuzz attacks clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,6 +43,11 @@ check: $(READY)  ## lint, format, types
 
 test: check  ## everything that takes less than minutes
 	$(BIN)/python -m pytest -m "not slow and not federation and not trackers" -n 2
+
+test-browser: $(READY)  ## reports and pages in a real browser; installs one with apt if there is none
+	@$(PIP) install -c constraints.txt -e '.[browser]'
+	@command -v chromium >/dev/null || apt-get install -y -qq chromium
+	$(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from suture.assessment.assess import Assessment as Assessment
     from suture.assessment.assess import assess as assess
     from suture.errors import SutureError as SutureError
+    from suture.report.writing import write_report as write_report
     from suture.settings import Protocol as Protocol
 
 _HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "predict", "resume", "run", "trust"), "suture.api")
 _HOMES |= dict.fromkeys(("Assessment", "assess"), "suture.assessment.assess")
+_HOMES |= {"write_report": "suture.report.writing"}
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
 
 

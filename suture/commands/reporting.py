@@ -10,14 +10,13 @@ from typing import Any
 from suture.core.storage import make_folder, write_atomically
 from suture.errors import ConfigError, unknown
 from suture.report import console, drawing, tabled
-from suture.report import page as pages
 from suture.report.figures.figure import Control, Figure
 from suture.report.gathering import gather
 from suture.report.records import Gathered
 from suture.report.report import FIGURES, figure_of, report_page
 from suture.report.sheets import ENDINGS, FORMATS, Sheet
+from suture.report.writing import PAGE, write_page
 
-PAGE = "report.html"
 LIST = "list"
 SAID_AS = {"method": "shown"}
 """What people call a control's field."""
@@ -40,11 +39,9 @@ def report(paths: Sequence[Path], out: Path | None, figures: Path | None, form: 
     if form is not None and form not in FORMATS:
         raise unknown("format", form, FORMATS)
     target = out or paths[0] / PAGE
-    if target.is_dir():
-        raise ConfigError(f"{target} is a folder; give --out a file, such as {target / PAGE}")
     gathered = gather(paths)
     made = report_page(gathered)
-    write_atomically(target, pages.written(made).encode())
+    write_page(made, target)
     screen = console.notes()
     for run in gathered.runs:
         for problem in run.problems:

@@ -89,7 +89,7 @@ def as_html(sheet: Sheet) -> Html:
             for place, cell in enumerate(row)
         ]
         body.append(el("tr", *cells, data_method=row[0].value if sheet.by_method else None))
-    table = el("table", el("caption", sheet.caption), el("thead", el("tr", *head)), el("tbody", *body))
+    table = el("table", el("caption", el("span", sheet.caption)), el("thead", el("tr", *head)), el("tbody", *body))
     return el("div", table, class_="scroll", tabindex="0", role="region", aria_label=sheet.caption)
 
 

@@ -145,6 +145,7 @@ def config(mode: Mode) -> Spec:
         "labelLimit": 160,
         "titlePadding": 8,
         "labelOverlap": "greedy",
+        "labelFlush": False,
         "gridOpacity": 0.7,
     }
     legend = {
@@ -156,6 +157,8 @@ def config(mode: Mode) -> Spec:
         "labelLimit": 180,
         "symbolSize": 90,
         "symbolStrokeWidth": 2,
+        "symbolBaseFillColor": page["soft"],
+        "symbolBaseStrokeColor": page["soft"],
         "orient": "bottom",
         "columns": 4,
     }

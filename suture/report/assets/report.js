@@ -11,7 +11,9 @@ const Suture = (() => {
   let settings = { light: {}, dark: {}, swaps: {} };
   const hidden = new Set(); // methods that are not shown
 
+  let printing = false;
   const dark = () => {
+    if (printing) return false;
     const asked = document.documentElement.dataset.theme;
     return asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   };
@@ -67,6 +69,7 @@ const Suture = (() => {
     config.background = null;
     const stage = element.querySelector(".stage");
     config.legend.columns = Math.max(1, Math.floor(stage.clientWidth / 150));
+    if (stage.clientWidth < 520) config.legend.layout = { bottom: { direction: "vertical", anchor: "start" } };
     let spec = withoutLegend(figure.spec);
     if (dark()) spec = recoloured(spec);
     spec.datasets = wanted(figure, state.chosen);
@@ -91,7 +94,7 @@ const Suture = (() => {
     if (!state || !state.result) return;
     const { view } = state.result;
     for (const [name, table] of Object.entries(wanted(state.figure, state.chosen)))
-      view.change(name, vega.changeset().remove(() => true).insert(table));
+      view.data(name, table);
     await view.runAsync();
   }
 
@@ -176,7 +179,13 @@ const Suture = (() => {
     );
     for (const element of document.querySelectorAll("figure[data-figure]")) near.observe(element);
     // Paper shows what nobody has scrolled to as well.
+    addEventListener("afterprint", () => {
+      printing = false;
+      everyFigure(draw);
+    });
     addEventListener("beforeprint", () => {
+      printing = true;
+      everyFigure(draw);
       for (const element of document.querySelectorAll("figure[data-figure]:not([data-drawn])")) placeFromPage(element);
     });
   }

@@ -39,11 +39,27 @@ def graph(gathered: Gathered) -> Figure | None:
         more_nodes, more_links = _drawn(name, sketch)
         nodes, links = nodes + more_nodes, links + more_links
     owners = list(dict.fromkeys(owner for sketch in found.values() for owner in sketch.owners))
+    layers = _layers(owners, any(one.boundary_links for one in found.values()))
+    return Figure(
+        "graph",
+        "The cut graph",
+        _words(next(iter(found.values()))),
+        f"A drawing of linked nodes, coloured by {count(len(owners), 'owner')}; links between owners are dashed.",
+        spec_of("nodes", 540, layer=layers, resolve={"scale": {"color": "independent", "strokeDash": "independent"}}),
+        {"nodes": columns("cut x y owner label", nodes), "links": columns("cut x y x2 y2 kind", links)},
+        (Control("cut", "Cut", tuple(found)),),
+        wide=True,
+        dense=True,
+    )
+
+
+def _layers(owners: list[str], leads_out: bool) -> list[Spec]:
+    """Links below, nodes above."""
     some = len(owners) <= 12
     flat: Spec = {"axis": None, "scale": {"domain": [-0.04, 1.04], "nice": False}}
-    kinds = [INSIDE, LOST, OUT] if any(one.boundary_links for one in found.values()) else [INSIDE, LOST]
+    kinds = [INSIDE, LOST, OUT] if leads_out else [INSIDE, LOST]
     soft, red = PAGE["light"]["soft"], PAIRS["red"][0]
-    layers: list[Spec] = [
+    return [
         {
             "data": {"name": "links"},
             "mark": {"type": "rule", "strokeWidth": 1},
@@ -83,17 +99,6 @@ def graph(gathered: Gathered) -> Figure | None:
             },
         },
     ]
-    return Figure(
-        "graph",
-        "The cut graph",
-        _words(next(iter(found.values()))),
-        f"A drawing of linked nodes, coloured by {count(len(owners), 'owner')}; links between owners are dashed.",
-        spec_of("nodes", 540, layer=layers, resolve={"scale": {"color": "independent", "strokeDash": "independent"}}),
-        {"nodes": columns("cut x y owner label", nodes), "links": columns("cut x y x2 y2 kind", links)},
-        (Control("cut", "Cut", tuple(found)),),
-        wide=True,
-        dense=True,
-    )
 
 
 def _words(sketch: Sketch) -> str:

@@ -34,4 +34,4 @@ def heat_layers(
     if form is None:
         return [squares]
     written = {"field": field, "type": "quantitative", "format": form}
-    return [squares, {"mark": {"type": "text", "fontSize": 11}, "encoding": {**place, "text": written}}]
+    return [squares, {"mark": {"type": "text", "fontSize": 11}, "encoding": {**place, "text": written, "tooltip": told}}]

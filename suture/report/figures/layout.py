@@ -7,34 +7,38 @@ Legend: S nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-STEPS = 150
+STEPS = 120
 Floats = NDArray[np.float64]
 
 
-def placed(owner_S: Sequence[int], edges: Sequence[tuple[int, int]], steps: int = STEPS) -> Floats:
-    """Places [S, 2] in the unit square."""
+@lru_cache(maxsize=16)
+def placed(owner_S: tuple[int, ...], edges: tuple[tuple[int, int], ...], steps: int = STEPS) -> Floats:
+    """Places [S, 2] in the unit square; not to be written to."""
     nodes = len(owner_S)
     if nodes == 0:
         return np.zeros((0, 2))
-    place = _start(np.asarray(owner_S))
+    place = _start(np.asarray(owner_S)).astype(np.float32)
     ends = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
-    pull = np.zeros((nodes, nodes))
+    pull = np.zeros((nodes, nodes), dtype=np.float32)
     pull[ends[:, 0], ends[:, 1]] = pull[ends[:, 1], ends[:, 0]] = 1
-    ideal = 1 / np.sqrt(nodes)
+    ideal = np.float32(1 / np.sqrt(nodes))
     for step in range(steps):
-        apart = place[:, None, :] - place[None, :, :]
-        distance = np.sqrt((apart**2).sum(2) + 1e-9)
-        force = ideal**2 / distance**2 - pull * distance / ideal
-        moved = (apart * force[:, :, None]).sum(1) - 0.6 * ideal * (place - 0.5) / (np.abs(place - 0.5).max() + 1e-9)
+        across, along = (place[:, None, axis] - place[None, :, axis] for axis in (0, 1))
+        squared = across**2 + along**2 + np.float32(1e-9)
+        force = ideal**2 / squared - pull * np.sqrt(squared) / ideal
+        moved = np.stack([(across * force).sum(1), (along * force).sum(1)], 1) - 0.6 * ideal * (place - 0.5) / (
+            np.abs(place - 0.5).max() + 1e-9
+        )
         length = np.sqrt((moved**2).sum(1, keepdims=True)) + 1e-9
         place = place + moved / length * np.minimum(length, 0.1 * (1 - step / steps))
     low, high = np.quantile(place, 0.005, axis=0), np.quantile(place, 0.995, axis=0)
-    unit: Floats = ((place - low) / np.maximum(high - low, 1e-9)).clip(-0.02, 1.02)
+    unit: Floats = ((place - low) / np.maximum(high - low, 1e-9)).clip(-0.02, 1.02).astype(np.float64)
+    unit.flags.writeable = False
     return unit
 
 

@@ -43,18 +43,20 @@ def neighbours(gathered: Gathered) -> Figure | None:
     if not rows:
         return None
     shown = tuple(dict.fromkeys(row[0] for row in rows))
-    lost = sorted({row[1] for row in rows}, key=_number)
-    said = sorted({row[2] for row in rows}, key=_number)
-    x = category("lost", "neighbours that a node lost", axis={"labelAngle": 0}, scale={"domain": lost})
-    y = category("said", "supposed by the generator", scale={"domain": said[::-1]})
+    columns_of = sorted({row[1] for row in rows}, key=_number)
+    made = max((_number(row[2]) for row in rows if row[4]), default=0)
+    rows_of = [_named(number, MOST_SUPPOSED) for number in range(made + 1)]
+    rows = [row for row in rows if row[2] in rows_of]
+    x = category("lost", "neighbours that a node lost", axis={"labelAngle": 0}, scale={"domain": columns_of})
+    y = category("said", "supposed by the generator", scale={"domain": rows_of[::-1]})
     hint = tips(lost="lost", said="supposed", share="% of such nodes|.1f", nodes="nodes")
-    form = ".0f" if len(lost) <= 12 else None
+    form = ".0f" if len(columns_of) <= 12 else None
     return Figure(
         "neighbours",
         "Missing neighbours: predicted against true",
         f"Of the nodes that lost so many neighbours, the share for which so many were generated, in %. {'; '.join(words)}.",
         f"A table of neighbours lost by neighbours generated; {'; '.join(words)}.",
-        spec_of("neighbours", square(len(said)), layer=heat_layers(x, y, "share", "% of column", hint, form, (0, 100))),
+        spec_of("neighbours", square(len(rows_of)), layer=heat_layers(x, y, "share", "% of column", hint, form, (0, 100))),
         {"neighbours": columns("shown lost said share nodes", rows)},
         (Control("shown", "Method", shown),),
     )

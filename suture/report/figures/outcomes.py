@@ -195,9 +195,9 @@ def cost(gathered: Gathered) -> Figure | None:
     )
     x["axis"] = {"format": "~g", "tickCount": 5, "grid": True}
     place = {"x": x, "y": quantity("score", gathered.score, scale={"zero": False, "padding": 20})}
-    colour = {"color": method_scales(gathered.methods)["color"]}
+    colour = {"color": method_scales([row[0] for row in rows])["color"]}
     colour["color"] = {**colour["color"], "legend": {"title": None, "symbolType": "circle", "symbolOpacity": 1}}
-    told = tips(method="method", megabytes="MB|.3~g", score="score|.2f", seconds="seconds|.1f")
+    hints = tips(method="method", megabytes="MB|.3~g", score="score|.2f", seconds="seconds|.1f")
     mark = {"type": "point", "filled": True, "size": 130, "opacity": 1}
     return Figure(
         "cost",
@@ -205,7 +205,7 @@ def cost(gathered: Gathered) -> Figure | None:
         "Traffic of one run in the mean over seeds, against the score; references that see the "
         "uncut graph send nothing and are left out.",
         "; ".join(f"{row[0]}: {row[1]:.3g} MB, {row[2]:.2f}" for row in rows) + ".",
-        spec_of("cost", mark=mark, encoding={**place, **colour, "tooltip": told}),
+        spec_of("cost", mark=mark, encoding={**place, **colour, "tooltip": hints}),
         {"cost": columns("method megabytes score seconds", rows)},
     )
 
