@@ -22,17 +22,6 @@ SAID_AS = {"method": "shown"}
 """What people call a control's field."""
 
 
-DRAWS = "vl_convert"
-"""What must be installed for pages and pictures."""
-
-
-def write_page(paths: Sequence[Path], out: Path | None = None) -> Path:
-    """The page alone, for whoever has just finished a comparison; where it is."""
-    target = out or paths[0] / PAGE
-    write_atomically(target, pages.written(report_page(gather(paths))).encode())
-    return target
-
-
 def report(paths: Sequence[Path], out: Path | None, figures: Path | None, form: str | None) -> None:
     """Write the page, and the pictures and tables that were asked for."""
     drawing.vega()

@@ -16,7 +16,6 @@ from rich.text import Text
 from suture import api
 from suture.assessment.assess import read_assessment
 from suture.commands.planning import dry_run
-from suture.commands.reporting import DRAWS, write_page
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.commands.telling import Teller, telling
@@ -29,12 +28,15 @@ from suture.report.brought import brought
 from suture.report.events import plain
 from suture.report.suspects import suspects
 from suture.report.table import comparison_report, metric_of, warned
+from suture.report.writing import write_report
 from suture.runs import origin
 from suture.runs.folder import EMBEDDED, TAPE, is_begun, is_comparison, place_of, read_asked, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
 
 STDOUT = "-"
+DRAWS = "vl_convert"
+"""What the report extra installs."""
 RECORDED = (
     "recording: {tape} in {out} keeps the content of every message, which is all that the server sees; only your account "
     "may read it; delete it when nobody needs it"
@@ -138,7 +140,7 @@ def _report(out: Path, told: Teller) -> str | None:
         return None
     try:
         with told.watching(), working("report", f"drawing {out.name}"):
-            return str(write_page([out]))
+            return str(write_report(out))
     except SutureError as error:
         told.note(f"no report was written: {error}")
         return None
