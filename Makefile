@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+TRACKERS_READY := $(VENV)/.trackers-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # Datasets beside the repository, if there are any; else SUTURE_DATA or the cache folder, as always.
 DATA := $(patsubst %,--data-root %,$(wildcard ../shared/datasets))
 
-.PHONY: help run check test test-browser test-slow test-federation golden golden-rewrite docs bench soak fuzz attacks clean
+.PHONY: help run check test test-browser test-slow test-trackers test-federation golden golden-rewrite docs bench soak fuzz attacks clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -28,8 +29,12 @@ $(DOCS_READY): $(READY)
 	@$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
-run: $(READY)  ## compare the default methods on Cora with five clients
-	$(BIN)/suture compare --dataset cora --clients 5 $(DATA)
+$(TRACKERS_READY): $(READY)
+	@$(PIP) install -c constraints.txt -e '.[tensorboard,mlflow,wandb]'
+	@touch $@
+
+run: $(READY)  ## see what a cut costs, and what federation and mending give back (two minutes)
+	$(BIN)/suture demo $(DATA)
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -37,7 +42,7 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 test: check  ## everything that takes less than minutes
-	$(BIN)/python -m pytest -m "not slow and not federation" -n 2
+	$(BIN)/python -m pytest -m "not slow and not federation and not trackers" -n 2
 
 test-browser: $(READY)  ## reports and the dashboard in a real browser; installs Chromium by the system's packages
 	@$(PIP) install -c constraints.txt -e '.[browser]'
@@ -46,6 +51,9 @@ test-browser: $(READY)  ## reports and the dashboard in a real browser; installs
 
 test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-trackers: $(READY) $(TRACKERS_READY)  ## runs as TensorBoard, MLflow and Weights & Biases read them back
+	$(BIN)/python -m pytest -m trackers tests/trackers
 
 test-federation: $(READY)  ## coordinator and owners as processes with mutual TLS, killed and refused
 	$(BIN)/python -m pytest -m federation tests/federation tests/adversary

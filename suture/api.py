@@ -12,6 +12,7 @@ already, as the commands do, calls `run_plan`, `compare_plan` or `resume_plan`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +45,9 @@ from suture.runs.prepare import Prepared, Source
 from suture.runs.pulse import Pulse, carried_out, refuse_part_of_running
 from suture.runs.result import Result as Result
 from suture.runs.trained import Trained
+from suture.trackers.tracking import check_trackers, tracked
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,10 @@ class Options:
     one client at a time, and an error says client, step, phase and round."""
     record: bool = False
     """Keep the content of every message in the run folder, for `suture attack`."""
+    track: Sequence[str] = ()
+    """Trackers to tell every round: `tensorboard`, `mlflow`, `wandb`, each also as `NAME:FOLDER`."""
+    warn: Callable[[str], None] = log.warning
+    """Called with a sentence when a tracker fails; the run goes on."""
 
 
 def run(
@@ -198,8 +206,8 @@ def run_plan(
     work.check_place(place)
     prepared = work.source(made, data, path_of(manifest, "manifest")).prepared(made.seeds[0])
     work.tell(prepared)
-    folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
     with carried_out(place) as pulse:
+        folder = work.folder(made, made.methods[0], prepared, place, new=True) if place is not None else None
         return work.execute(made, made.methods[0], prepared, folder, pulse)
 
 
@@ -268,6 +276,7 @@ class _Work:
         work = _Work(module, options or Options())
         check_engine(work.options.engine)
         check_device(work.options.device)
+        check_trackers(work.options.track)
         return work
 
     def check_place(self, out: Path | None) -> None:
@@ -337,23 +346,27 @@ class _Work:
         self, made: Plan, method: Method[Any, Any], prepared: Prepared, folder: RunFolder | None, pulse: Pulse
     ) -> Result:
         seed, options = prepared.task.seed, self.options
-
-        def watch(tick: Tick) -> None:
-            if pulse.beat(method.name, seed, tick) and folder is not None:
-                folder.metrics.flush()  # somebody looks on
-            options.watch(method.name, seed, tick)
-
+        path, before = (folder.path, folder.read_metrics()) if folder is not None else (None, [])
+        told = (method.name, seed, prepared.clients.ids, path, before, options.warn)
         try:
-            finished = execute(
-                prepared,
-                method,
-                made.protocol,
-                folder=folder,
-                chunk_size=options.chunk,
-                engine=options.engine,
-                watch=watch,
-                stop=options.stop,
-            )
+            with tracked(options.track, made, *told) as (note, ended):
+
+                def watch(tick: Tick) -> None:
+                    pulse.beat(method.name, seed, tick)
+                    note(tick)
+                    options.watch(method.name, seed, tick)
+
+                finished = execute(
+                    prepared,
+                    method,
+                    made.protocol,
+                    folder=folder,
+                    chunk_size=options.chunk,
+                    engine=options.engine,
+                    watch=watch,
+                    stop=options.stop,
+                )
+                ended(finished.outcome)
         finally:
             if folder is not None:
                 folder.close()

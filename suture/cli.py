@@ -21,11 +21,13 @@ from suture.commands import (
     attack_cli,
     audit_cli,
     dashboard_cli,
+    demo_cli,
     importing,
     keys_cli,
     model_cli,
     report_cli,
     trust_cli,
+    watch_cli,
 )
 from suture.commands import options as opt
 from suture.commands.complaints import sentence
@@ -104,11 +106,13 @@ def compare(
     data_root: opt.DataRoot = None,
     out: opt.Out = None,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
+    track: opt.Track = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -130,7 +134,8 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record), dry_run)
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tuple(track or ()), lines)
+    running.start(asked, work, dry_run)
 
 
 @command(
@@ -156,11 +161,13 @@ def run(
     data_root: opt.DataRoot = None,
     out: opt.Out = None,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
+    track: opt.Track = None,
     dry_run: opt.DryRun = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -180,16 +187,19 @@ def run(
         manifest=manifest,
         single=True,
     )
-    running.start(asked, request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record), dry_run)
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tuple(track or ()), lines)
+    running.start(asked, work, dry_run)
 
 
 @command(app, "resume", "suture resume runs/20260101-120000-cora-fedpub-disjoint")
 def resume(
     path: opt.RunFolder,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
     engine: opt.Engine = None,
+    track: opt.Track = None,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -200,7 +210,9 @@ def resume(
     """
     from suture.commands import request, running
 
-    running.resume(path, request.Work(data_root=data_root, json=json, device=device, quiet=quiet, engine=engine))
+    tracked = tuple(track or ())
+    work = request.Work(data_root, None, json, device, quiet=quiet, engine=engine, track=tracked, lines=lines)
+    running.resume(path, work)
 
 
 @command(app, "show", "suture show runs/mine", "suture show runs/mine/fedavg-seed0")
@@ -293,6 +305,8 @@ def partition(
     shards: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write each client's piece to a file, for `suture owner start`")
     ] = None,
+    lines: opt.Lines = False,
+    quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
     """Cut a graph and print what the cut costs.
@@ -311,7 +325,7 @@ def partition(
         overrides=(*(overrides or ()), *([f"partition.kind={kind}"] if kind else [])),
         config=config,
     )
-    cutting.partition(asked, out, data_root, shards)
+    cutting.partition(asked, out, shards, request.Work(data_root, quiet=quiet, lines=lines))
 
 
 @command(app, "doctor", "suture doctor")
@@ -330,10 +344,12 @@ importing.register(app, data_app)
 model_cli.register(app)
 report_cli.register(app)
 assess_cli.register(app)
+demo_cli.register(app)
 audit_cli.register(app)
 attack_cli.register(app)
 trust_cli.register(app)
 dashboard_cli.register(app)
+watch_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

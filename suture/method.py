@@ -150,6 +150,8 @@ class Method(ABC, Generic[V, S]):
     """Whether a client without any edge can take part."""
     mends: ClassVar[Mends] = "nothing"
     """Which graphs `recalled` can mend when a run is over."""
+    knows_links: ClassVar[bool] = False
+    """Uses far ends of lost links that owners know: what it brings is told apart from what mending without them brings."""
     memory: ClassVar[type[Record]] = Nothing
     """What `remembered` gives, saved with the models of a run."""
     of_nodes: ClassVar[tuple[str, ...]] = ()

@@ -20,6 +20,7 @@ from suture.assessment.judging import Evidence, Judged, preferred
 from suture.assessment.sampling import sampled
 from suture.assessment.words import Verdict, described, limits, recommendation, verdict_of
 from suture.core.metrics import Metric, metric_for
+from suture.core.progress import each
 from suture.errors import ConfigError, DataError, IntegrityError
 from suture.runs import folder as folders
 from suture.runs import origin
@@ -202,7 +203,8 @@ def _look_and_plan(
     tried, left_out = candidates(facts, pinned.methods)
     methods = planner([candidate.name for candidate in tried], (), None).methods
     allowed = PILOT_SHARE * seconds / len(methods)
-    paces = [measure(prepared, method, made.protocol, allowed, options.stop) for method in methods]
+    tested = each("pilot", "trying how long a round takes", methods, "methods", lambda method: method.name)
+    paces = [measure(prepared, method, made.protocol, allowed, options.stop) for method in tested]
     rounds, seeds = made.protocol.training.rounds, len(made.seeds) if pinned.seeds else SEEDS
     limits = Limits(
         seconds=max(seconds - (time.monotonic() - begun), 0.0),

@@ -43,6 +43,7 @@ def assess(
     json: opt.Json = None,
     device: opt.Device = "cpu",
     threads: opt.Threads = None,
+    lines: opt.Lines = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -63,4 +64,4 @@ def assess(
         overrides=tuple(overrides or ()),
         config=config,
     )
-    assessing.carry_out(asked, request.Work(data_root, out, json, device, 0, threads, quiet), minutes)
+    assessing.carry_out(asked, request.Work(data_root, out, json, device, 0, threads, quiet, lines=lines), minutes)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from suture.assessment.assess import Pinned, assess_plan, sets_rounds
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.running import STDOUT, check_json_target, supervised, write_results
+from suture.commands.telling import telling
 from suture.errors import ConfigError
-from suture.report import console
 from suture.report.assessment import assessment_report, next_step
 from suture.runs import origin
 from suture.runs.folder import EMBEDDED
@@ -29,25 +29,23 @@ def carry_out(request: Request, work: Work, minutes: float) -> None:
     first = planner(("local",), (), None)
     out = run_folder(first, work, "assess")
     use_device(work)
-    check_json_target(work.json)
+    check_json_target(work.json, work.lines)
     pinned = Pinned(request.methods, request.seeds is not None, sets_rounds(request.overrides))
-    with supervised(out, first.single(), work, EMBEDDED) as options:
-        found = assess_plan(
-            planner, minutes=minutes, pinned=pinned, out=out, options=options, say=lambda lines: _say(lines, work.quiet)
-        )
-    if work.json is not None:
-        write_results(found.as_json(), work.json)
-    if work.json != STDOUT:
-        console.results().print(assessment_report(found))
-    if not work.quiet:
-        screen = console.notes()
-        screen.print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
-        screen.print(next_step(found, _named(request, first)), soft_wrap=True)
+    with telling("assess", work.quiet, work.lines) as told:
 
+        def say(lines: Sequence[str]) -> None:
+            for line in lines:
+                told.note(line)
 
-def _say(lines: Sequence[str], quiet: bool) -> None:
-    for line in () if quiet else lines:
-        console.notes().print(line, soft_wrap=True)
+        with supervised(out, first.single(), work, EMBEDDED, told) as options:
+            found = assess_plan(planner, minutes=minutes, pinned=pinned, out=out, options=options, say=say)
+        if work.json is not None:
+            write_results(found.as_json(), work.json)
+        if work.json != STDOUT:
+            told.result({"out": str(out), **found.as_json()}, assessment_report(found))
+        if not work.lines:
+            told.note(f"kept in {out}; look at it again with: suture show {out}")
+            told.note(next_step(found, _named(request, first)))
 
 
 def _named(request: Request, made: Plan) -> str:

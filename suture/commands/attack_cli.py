@@ -51,6 +51,7 @@ def attack(
     out: opt.Out = None,
     json: opt.Json = None,
     threads: opt.Threads = None,
+    lines: opt.Lines = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
@@ -68,7 +69,7 @@ def attack(
     wish = attacking.Wish(
         None if attacks is None else opt.words(attacks), None if views is None else opt.words(views), minutes, control
     )
-    work = request.Work(data_root, out, json, "cpu", 0, threads, quiet)
+    work = request.Work(data_root, out, json, "cpu", 0, threads, quiet, lines=lines)
     if run is not None:
         attacking.on_run(run, wish, work)
         return

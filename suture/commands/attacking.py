@@ -12,10 +12,10 @@ from suture.attacks.attack import Finding
 from suture.attacks.scenes import Scene
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.running import RECORDED, STDOUT, check_json_target, supervised, write_results
+from suture.commands.telling import Teller, telling
+from suture.core.progress import work as working
 from suture.errors import ConfigError
-from suture.report import console
 from suture.report.attacks import attack_report
-from suture.report.progress import attempts
 from suture.runs.folder import EMBEDDED, TAPE
 
 
@@ -32,43 +32,58 @@ class Wish:
 
 def on_run(path: Path, wish: Wish, work: Work) -> None:
     """Attack a recorded run."""
-    pairs = trials.chosen(wish.attacks, wish.views)
-    _check(wish)
-    check_json_target(work.json)
+    trials.chosen(wish.attacks, wish.views)
+    _check(wish, work)
     use_device(work)
-    scene = Scene.read(path, work.data_root, noise=wish.control)
+    with telling("attack", work.quiet, work.lines) as told:
+        _attack(path, wish, work, told)
 
-    with attempts(console.notes(), work.quiet) as watch:
-        found = trials.in_order(trials.carry_out(scene, pairs, 60 * wish.minutes, watch))
+
+def _attack(path: Path, wish: Wish, work: Work, told: Teller) -> None:
+    pairs = trials.chosen(wish.attacks, wish.views)
+    with told.watching():
+        scene = Scene.read(path, work.data_root, noise=wish.control)
+        with working("attack", f"attacking {path.name}", len(pairs), "attacks") as going:
+
+            def watch(attack: str, view: str, done: int, planned: int, unit: str) -> None:
+                going.at(f"{attack} as {view}: {done} of {planned} {unit}")
+
+            found: list[Finding] = []
+            for finding in trials.carry_out(scene, pairs, 60 * wish.minutes, watch):
+                found.append(finding)
+                going.advance()
+    found = trials.in_order(found)
     if not wish.control:
         trials.keep(path, found)
-    _conclude(path, found, wish, work)
+    _conclude(path, found, wish, work, told)
 
 
 def on_request(request: Request, wish: Wish, work: Work) -> None:
     """Train and record a run, then attack it."""
     trials.chosen(wish.attacks, wish.views)
-    _check(wish)
+    _check(wish, work)
     made = planned(request)
     out = run_folder(made, work, f"{made.names[0]}-attacked")
     use_device(work)
-    if not work.quiet:
-        console.notes().print(RECORDED.format(tape=TAPE, out=out), soft_wrap=True)
-    with supervised(out, made, replace(work, record=True), EMBEDDED) as options:
-        api.run_plan(made, manifest=request.manifest, out=out, options=options)
-    on_run(out, wish, work)
+    with telling("attack", work.quiet, work.lines) as told:
+        told.note(RECORDED.format(tape=TAPE, out=out))
+        with supervised(out, made, replace(work, record=True), EMBEDDED, told) as options:
+            api.run_plan(made, manifest=request.manifest, out=out, options=options)
+        _attack(out, wish, work, told)
 
 
-def _check(wish: Wish) -> None:
+def _check(wish: Wish, work: Work) -> None:
     if not wish.minutes > 0:
         raise ConfigError(f"--minutes must be above 0, got {wish.minutes}")
+    check_json_target(work.json, work.lines)
 
 
-def _conclude(path: Path, found: Sequence[Finding], wish: Wish, work: Work) -> None:
+def _conclude(path: Path, found: Sequence[Finding], wish: Wish, work: Work, told: Teller) -> None:
+    results = [finding.as_json() for finding in found]
     if work.json is not None:
-        write_results([finding.as_json() for finding in found], work.json)
+        write_results(results, work.json)
     if work.json != STDOUT:
         what = "noise in the place of messages: a control" if wish.control else "what messages tell"
-        console.results().print(attack_report(found, f"{path}, {what}"))
-    if not work.quiet and not wish.control:
-        console.notes().print(f"kept in {path}; beside what was sent: suture privacy {path}", soft_wrap=True)
+        told.result({"run": str(path), "findings": results}, attack_report(found, f"{path}, {what}"))
+    if not work.lines and not wish.control:
+        told.note(f"kept in {path}; beside what was sent: suture privacy {path}")

@@ -47,6 +47,8 @@ def audit(
     data_root: opt.DataRoot = None,
     json: opt.Json = None,
     threads: opt.Threads = None,
+    lines: opt.Lines = False,
+    quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
 ) -> None:
     """Check by canaries that a guarantee holds: a lower bound on epsilon beside the account's upper one.
@@ -73,7 +75,7 @@ def audit(
         manifest=manifest,
         single=True,
     )
-    work = request.Work(data_root=data_root, json=json, threads=threads)
+    work = request.Work(data_root=data_root, json=json, threads=threads, quiet=quiet, lines=lines)
     effort = Effort(canaries, rounds, delta, seed or 0)
     if not auditing.show_audit(auditing.Subject(run, asked, client), work, effort):
         raise typer.Exit(1)

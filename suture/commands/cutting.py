@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
+from rich.console import RenderableType
 from rich.text import Text
 from torch_geometric.data import Data
 
-from suture.commands.request import Request, planned
+from suture.commands.request import Request, Work, planned
+from suture.commands.telling import telling
 from suture.graph.batch import batch_of
 from suture.graph.cut import Cut, save_manifest
 from suture.graph.data import num_classes
@@ -16,7 +19,6 @@ from suture.graph.partition import AUTO
 from suture.graph.shard import save_shard
 from suture.graph.statistics import CutStatistics, describe
 from suture.report import console
-from suture.report.progress import telling_of_cuts
 from suture.report.text import count
 from suture.runs import origin
 from suture.runs.plan import Plan
@@ -26,42 +28,47 @@ from suture.runs.preprocess import preprocess
 MOST_CLIENTS = 30
 
 
-def partition(request: Request, out: Path | None, data_root: Path | None, shards: Path | None = None) -> None:
+def partition(request: Request, out: Path | None, shards: Path | None, work: Work) -> None:
     """Print the cut's statistics; with `out`, write its manifest."""
     made = planned(request)
-    graph = preprocess(origin.load(made.dataset, data_root), made.protocol.preprocess)
-    with telling_of_cuts(console.notes()):
-        cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
-    statistics = describe(graph, cut)
-    screen = console.results()
-    screen.print(
-        Text(
-            f"{origin.label(made.dataset)} cut into {count(len(cut.partition.ids), 'client')} by {_how(made, graph)}, "
-            f"protocol {made.protocol.name}, seed {cut.seed}",
-            style="bold",
-        )
+    with telling("partition", work.quiet, work.lines) as told:
+        with told.watching():
+            graph = preprocess(origin.load(made.dataset, work.data_root), made.protocol.preprocess)
+            cut = cut_graph(graph, made.dataset, made.protocol, made.seeds[0])
+            statistics = describe(graph, cut)
+            if shards is not None:
+                _write_shards(made, graph, cut, shards)
+            digest = None if out is None else save_manifest(cut, out)
+        content = {"clients": list(cut.partition.ids), "seed": cut.seed, **asdict(statistics)}
+        content |= {"manifest": None if out is None else str(out), "sha256": digest}
+        told.result(content | {"shards": None if shards is None else str(shards)}, *_shown(made, graph, cut, statistics))
+        if told.events is None:
+            screen = console.results()
+            if shards is not None:
+                wrote = f"\nwrote a file for each client to {shards}; use them with: suture owner start --data"
+                screen.print(Text(wrote), soft_wrap=True)
+            if digest is not None:
+                wrote = f"\nwrote {out} (SHA-256 {digest[:16]}...); use it with: --manifest {out}"
+                screen.print(Text(wrote), soft_wrap=True)
+
+
+def _shown(made: Plan, graph: Data, cut: Cut, statistics: CutStatistics) -> list[RenderableType]:
+    """The table, and what the cut costs."""
+    title = (
+        f"{origin.label(made.dataset)} cut into {count(len(cut.partition.ids), 'client')} by {_how(made, graph)}, "
+        f"protocol {made.protocol.name}, seed {cut.seed}"
     )
-    screen.print(_clients(cut, statistics))
-    screen.print()
-    for name, value in (
-        (
-            "missing links",
-            f"{statistics.missing_links:,}  ({100 * statistics.missing_ratio:.1f} % of all edges; no client holds them)",
-        ),
-        ("boundary edges", f"{statistics.boundary_edges:,}  (they lead out of the graph; not among all edges)"),
-        ("label heterogeneity", f"{statistics.label_heterogeneity:.3f}  (0: alike labels; median distance between clients)"),
-        ("clustering", f"{statistics.clustering_coefficient:.3f}  (mean local coefficient of the clients' graphs)"),
-    ):
-        if name != "boundary edges" or statistics.boundary_edges:
-            screen.print(Text(f"{name:<20} {value}"))
-    if shards is not None:
-        _write_shards(made, graph, cut, shards)
-        screen.print(
-            Text(f"\nwrote a file for each client to {shards}; use them with: suture owner start --data"), soft_wrap=True
-        )
-    if out is not None:
-        digest = save_manifest(cut, out)
-        screen.print(Text(f"\nwrote {out} (SHA-256 {digest[:16]}...); use it with: --manifest {out}"), soft_wrap=True)
+    rows = {
+        "missing links": f"{statistics.missing_links:,}  ({100 * statistics.missing_ratio:.1f} % of all edges; no client "
+        "holds them)",
+        "boundary edges": f"{statistics.boundary_edges:,}  (they lead out of the graph; not among all edges)",
+        "label heterogeneity": f"{statistics.label_heterogeneity:.3f}  (0: alike labels; median distance between clients)",
+        "clustering": f"{statistics.clustering_coefficient:.3f}  (mean local coefficient of the clients' graphs)",
+    }
+    if not statistics.boundary_edges:
+        del rows["boundary edges"]
+    lines = [Text(f"{name:<20} {value}") for name, value in rows.items()]
+    return [Text(title, style="bold"), _clients(cut, statistics), Text(), *lines]
 
 
 def _how(made: Plan, graph: Data) -> str:
@@ -71,7 +78,7 @@ def _how(made: Plan, graph: Data) -> str:
     return "its owners" if graph.get("client") is not None else "metis (it names no owners)"
 
 
-def _clients(cut: Cut, statistics: CutStatistics) -> object:
+def _clients(cut: Cut, statistics: CutStatistics) -> RenderableType:
     table = console.grid("client", "nodes", "edges", "train nodes", numbers_from=1)
     columns = (statistics.nodes, statistics.edges, statistics.train_nodes)
     if len(cut.partition.ids) > MOST_CLIENTS:

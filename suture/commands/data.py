@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
+from suture.commands.request import Work
+from suture.commands.telling import telling
 from suture.errors import DataError
 from suture.graph import datasets
 from suture.report import console
@@ -31,15 +33,21 @@ def show_list(root: Path | None) -> None:
     screen.print(Text(f"\nHere means under {root}. Edges are undirected. More: suture data info NAME"))
 
 
-def fetch(names: Sequence[str], root: Path | None) -> None:
+def fetch(names: Sequence[str], work: Work) -> None:
     """Fetch what is not here yet."""
     for name in names:
         let_in_named(name)
         datasets.about(name)
-    for name in names:
-        obtained = datasets.get(name, root)
-        where = f": {len(obtained.files)} files in {obtained.folder}, hashes checked" if obtained.folder else ""
-        console.results().print(Text(f"{obtained.name}: {obtained.source}{where}"), soft_wrap=True)
+    with telling("data get", work.quiet, work.lines) as told:
+        found: list[dict[str, object]] = []
+        for name in names:
+            with told.watching():
+                obtained = datasets.get(name, work.data_root)
+            found.append({"name": obtained.name, "source": obtained.source, "files": len(obtained.files)})
+            where = f": {len(obtained.files)} files in {obtained.folder}, hashes checked" if obtained.folder else ""
+            if told.events is None:
+                console.results().print(Text(f"{obtained.name}: {obtained.source}{where}"), soft_wrap=True)
+        told.result(found)
 
 
 def show_info(name: str, root: Path | None) -> None:

@@ -23,12 +23,15 @@ def data_list(data_root: opt.DataRoot = None) -> None:
 
 @command(data_app, "get", "suture data get cora citeseer")
 def data_get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets")], data_root: opt.DataRoot = None
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets")],
+    data_root: opt.DataRoot = None,
+    lines: opt.Lines = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Fetch datasets and check them against their published hashes."""
-    from suture.commands import data
+    from suture.commands import data, request
 
-    data.fetch(names, data_root)
+    data.fetch(names, request.Work(data_root, quiet=quiet, lines=lines))
 
 
 @command(data_app, "info", "suture data info cora", "suture data info csbm")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from suture.commands.kits import engine, usable
 from suture.commands.request import Request, Work, planned, run_folder
 from suture.commands.stopping import Stopper
+from suture.commands.telling import Teller, telling
 from suture.config.strict import strict
 from suture.errors import ConfigError, SutureError
 from suture.federation.flare.places import HOME
 from suture.report import console
-from suture.report.progress import watching
-from suture.report.suspects import name_suspects
+from suture.report.suspects import suspects
 from suture.report.table import comparison_report, warned
 from suture.runs.card import DataCard
 from suture.runs.comparison import Comparison
@@ -23,6 +23,7 @@ from suture.runs.folder import is_begun, read_card, read_outcome, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Outcome, Tick
 from suture.runs.plan import Plan
+from suture.trackers.tracking import check_trackers, track_folder
 
 if TYPE_CHECKING:
     from suture.federation.flare.kits import Kit
@@ -45,32 +46,37 @@ def start_owner(path: Path, data: Path, policy: Path | None, plugins: Sequence[s
     flare.kits.become(kit, flare.jobs.JOBS)
 
 
-def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, out: Path | None, quiet: bool) -> None:
+def run(path: Path, request: Request, faults: Mapping[str, object], secure: bool, work: Work) -> None:
     """Submit one run and follow it to its end."""
     kit = usable(path, "operator")
     from suture.federation.operator.operator import new_run_name
     from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 
+    check_trackers(work.track)
     made = planned(request)
     order = order_of(made, new_run_name(made.methods[0].name), strict(FaultSettings, faults, "faults"), secure)
-    folder = run_folder(made, Work(out=out))
+    folder = run_folder(made, work)
     if is_begun(folder) or (folder / ORDER).exists():
         raise ConfigError(f"{folder} holds a run already; continue it with `suture federation resume {folder}`")
-    with _operating(kit, folder, quiet) as operator:
-        outcomes = operator.carry_out([order], [folder])
-    _conclude(outcomes, made, folder, quiet)
+    with telling("federation run", work.quiet, work.lines) as told:
+        with _operating(kit, folder, told) as operator:
+            outcomes = operator.carry_out([order], [folder])
+        track_folder(work.track, folder, told.note)
+        _conclude(outcomes, made, folder, told)
 
 
-def resume(path: Path, quiet: bool) -> None:
+def resume(path: Path, work: Work) -> None:
     """Bring a run to its end with a new job."""
     engine()
     from suture.federation.operator.errand import read_order
 
     errand, done = read_order(path), read_outcome(path)
-    if done is None:
-        with _operating(usable(errand.kit, "operator"), path, quiet) as operator:
-            done = operator.carry_out([errand.order], [path], errand.job)[0]
-    _conclude([done], read_plan(path), path, quiet)
+    with telling("federation resume", work.quiet, work.lines) as told:
+        if done is None:
+            with _operating(usable(errand.kit, "operator"), path, told) as operator:
+                done = operator.carry_out([errand.order], [path], errand.job)[0]
+        track_folder(work.track, path, told.note)
+        _conclude([done], read_plan(path), path, told)
 
 
 def stop(path: Path) -> None:
@@ -84,22 +90,17 @@ def stop(path: Path) -> None:
 
 
 @contextmanager
-def _operating(kit: Kit, folder: Path, quiet: bool) -> Iterator[Operator]:
+def _operating(kit: Kit, folder: Path, told: Teller) -> Iterator[Operator]:
     """Follow with progress, obeying signals; whatever ends it, the user hears how to go on."""
     from suture.federation.operator.operator import JOB, Operator, RunLost, SessionError
 
-    screen = console.notes()
-    with Stopper() as stopper, watching(screen, 1, quiet) as watch:
+    with Stopper() as stopper, told.watching() as watch:
 
         def watch_and_note(method: str, seed: int, tick: Tick) -> None:
             stopper.training = True
             watch(method, seed, tick)
 
-        def remark(text: str) -> None:
-            if not quiet:
-                screen.print(text, soft_wrap=True)
-
-        operator = Operator(kit, watch_and_note, lambda: stopper.asked, remark)
+        operator = Operator(kit, watch_and_note, lambda: stopper.asked, told.note)
         try:
             yield operator
         except (Interrupted, RunLost, SessionError) as error:
@@ -113,12 +114,14 @@ def _told(error: SutureError, more: str) -> SutureError:
     return type(error)(f"{error}{more}")
 
 
-def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, quiet: bool) -> None:
+def _conclude(outcomes: Sequence[Outcome], made: Plan, folder: Path, told: Teller) -> None:
     comparison = Comparison(tuple(outcomes))
     table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
-    console.results().print(table, *warned(outcomes), sep="\n")
-    name_suspects(outcomes)
-    if not quiet:
-        for note in DataCard.read(read_card(folder)).notes:
-            console.notes().print(f"note: {note}", soft_wrap=True)
-        console.notes().print(f"kept in {folder}; look at it again with: suture show {folder}", soft_wrap=True)
+    notes = DataCard.read(read_card(folder)).notes
+    for note in notes if told.events is not None else ():
+        told.note(note)
+    told.result({"out": str(folder), "runs": comparison.as_json()}, table, *warned(outcomes), *suspects(outcomes))
+    if told.events is None:
+        for note in notes:
+            told.note(f"note: {note}")
+        told.note(f"kept in {folder}; look at it again with: suture show {folder}")

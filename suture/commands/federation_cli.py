@@ -134,7 +134,9 @@ def federation_run(
     secure: Annotated[
         bool, typer.Option("--secure", help="Secure aggregation: the coordinator learns sums of updates only")
     ] = False,
+    track: opt.Track = None,
     quiet: opt.Quiet = False,
+    lines: opt.Lines = False,
 ) -> None:
     """Train one method between the owners, follow it live, and get the run folder.
 
@@ -155,18 +157,20 @@ def federation_run(
         single=True,
     )
     faults = {"on_loss": on_loss, "step_timeout": step_timeout, "patience": patience, "min_owners": min_owners}
-    federating.run(kit, asked, faults, secure, out, quiet)
+    federating.run(kit, asked, faults, secure, request.Work(out=out, quiet=quiet, track=tuple(track or ()), lines=lines))
 
 
 @command(federation_app, "resume", "suture federation resume runs/20260101-120000-federation-fedpub-disjoint")
-def federation_resume(path: opt.RunFolder, quiet: opt.Quiet = False) -> None:
+def federation_resume(
+    path: opt.RunFolder, track: opt.Track = None, quiet: opt.Quiet = False, lines: opt.Lines = False
+) -> None:
     """Go on with a run from its last finished round.
 
     It ends with the same numbers as if nothing had happened, whoever was killed in between.
     """
-    from suture.commands import federating
+    from suture.commands import federating, request
 
-    federating.resume(path, quiet)
+    federating.resume(path, request.Work(quiet=quiet, track=tuple(track or ()), lines=lines))
 
 
 @command(federation_app, "status", "suture federation status --kit kits/operator")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from suture.commands import options as opt
 from suture.commands.registering import command
 from suture.errors import ConfigError, unknown
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from suture.tables.schema import Schema
     from suture.tables.summary import Summary
 
+NO_TABLES = "give your tables with --nodes FILE (and --edges FILE), or a whole graph with --graph FILE"
 TASKS = ("classification", "multi-label", "regression")
 DUPLICATES = ("refuse", "first", "last")
 UNSEEN = ("other", "zero", "error")
@@ -124,6 +126,8 @@ def import_command(
     owner_name: OwnerName = None,
     schema: SchemaFile = None,
     add: Annotated[bool, typer.Option("--add", help="Add an owner to a folder that is there")] = False,
+    lines: opt.Lines = False,
+    quiet: opt.Quiet = False,
     **given: Any,
 ) -> None:
     """Make a graph folder of your tables (CSV, TSV, Parquet or JSON), or of a graph of another library.
@@ -131,16 +135,22 @@ def import_command(
     Prints what was read, kept, changed and left out. `--data OUT` of assess, run, compare and partition takes the folder.
     """
     wishes = _wishes(given)
+    from suture.commands.telling import telling
     from suture.tables import import_graph, import_tables
 
-    if graph is not None:
-        _refuse_beside_graph(context)
-        folder, summary = import_graph(out, graph)
-    elif nodes is None:
-        raise ConfigError("give your tables with --nodes FILE (and --edges FILE), or a whole graph with --graph FILE")
-    else:
-        agreed = None if schema is None else _schema(schema)
-        folder, summary = import_tables(out, _tables(nodes, given, owner_name), wishes, agreed, add=add)
+    with telling("import", quiet, lines) as told:
+        with told.watching():
+            if graph is not None:
+                _refuse_beside_graph(context)
+                folder, summary = import_graph(out, graph)
+            elif nodes is None:
+                raise ConfigError(NO_TABLES)
+            else:
+                agreed = None if schema is None else _schema(schema)
+                folder, summary = import_tables(out, _tables(nodes, given, owner_name), wishes, agreed, add=add)
+        told.result({"out": str(out), **summary.to_json()})
+    if lines:
+        return
     _print(summary)
     typer.echo(f"\nwrote {out} ({len(folder.about['files'])} files); all of the above is in {out / 'summary.txt'}")
     typer.echo(f"next: suture assess --data {out}   what federation would bring")
@@ -253,7 +263,7 @@ def _refuse_beside_graph(context: typer.Context) -> None:
     """A graph says itself what tables must be asked for."""
     for option in context.command.params:
         found = context.get_parameter_source(option.name or "")
-        if option.name not in ("out", "graph") and found is not None and found.name == "COMMANDLINE":
+        if option.name not in ("out", "graph", "lines", "quiet") and found is not None and found.name == "COMMANDLINE":
             raise ConfigError(f"{option.opts[0]} is about tables, and --graph gives a whole graph; leave one of them out")
 
 

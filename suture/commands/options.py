@@ -52,6 +52,9 @@ DataRoot = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for all files of it  [default: a new one in runs/]")]
 Json = Annotated[str | None, typer.Option(metavar="FILE", help="Also write results as JSON; - prints them, not the table")]
+Lines = Annotated[
+    bool, typer.Option("--json-lines", help="For programs: progress and result as JSON, an event a line, and nothing else")
+]
 Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu or cuda")]
 Chunk = Annotated[
     int, typer.Option(metavar="N", min=0, help="Clients computed together, fewer take less memory; 0: automatic")
@@ -68,6 +71,12 @@ Engine = Annotated[
 ]
 Record = Annotated[
     bool, typer.Option("--record", help="Keep the content of every message, for `suture attack`; only for your eyes")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[:DIR]", help="Also log to tensorboard, mlflow or wandb (offline), without a server; may be repeated"
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress")]
 Verbose = Annotated[

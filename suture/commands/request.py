@@ -57,6 +57,10 @@ class Work:
     """None: embedded, or for a run that goes on, the one it was begun with."""
     record: bool = False
     """Keep the contents of messages."""
+    track: tuple[str, ...] = ()
+    """Trackers, as `--track` spells them."""
+    lines: bool = False
+    """Tell what is done as lines of JSON on stdout, and nothing else."""
 
 
 def planned(request: Request) -> Plan:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import logging
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,25 +11,32 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from rich.text import Text
+
 from suture import api
 from suture.assessment.assess import read_assessment
 from suture.commands.planning import dry_run
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
+from suture.commands.telling import Teller, telling
+from suture.core.progress import work as working
 from suture.core.storage import disk_errors, make_folder, write_json
-from suture.errors import StorageError
-from suture.report import console
+from suture.errors import ConfigError, StorageError, SutureError
 from suture.report.assessment import assessment_report
 from suture.report.attacks import attacked
-from suture.report.progress import watching
-from suture.report.suspects import name_suspects
+from suture.report.brought import brought
+from suture.report.events import plain
+from suture.report.suspects import suspects
 from suture.report.table import comparison_report, metric_of, warned
+from suture.report.writing import write_report
 from suture.runs import origin
 from suture.runs.folder import EMBEDDED, TAPE, is_begun, is_comparison, place_of, read_asked, read_plan
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
 
 STDOUT = "-"
+DRAWS = "vl_convert"
+"""What the report extra installs."""
 RECORDED = (
     "recording: {tape} in {out} keeps the content of every message, which is all that the server sees; only your account "
     "may read it; delete it when nobody needs it"
@@ -45,35 +51,36 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
         dry_run(made, out, request.manifest, work.data_root)
         return
     use_device(work)
-    check_json_target(work.json)
-    if work.record and not work.quiet:
-        console.notes().print(RECORDED.format(tape=TAPE, out=out), soft_wrap=True)
-    with supervised(out, made, work, work.engine or EMBEDDED) as options:
-        if request.single:
-            result = api.run_plan(made, manifest=request.manifest, out=out, options=options)
-            comparison = api.Comparison((result.outcome,))
-        else:
-            comparison = api.compare_plan(made, manifest=request.manifest, out=out, options=options)
-    _conclude(comparison, made, out, work)
+    check_json_target(work.json, work.lines)
+    with telling("run" if request.single else "compare", work.quiet, work.lines) as told:
+        if work.record:
+            told.note(RECORDED.format(tape=TAPE, out=out))
+        with supervised(out, made, work, work.engine or EMBEDDED, told) as options:
+            if request.single:
+                result = api.run_plan(made, manifest=request.manifest, out=out, options=options)
+                comparison = api.Comparison((result.outcome,))
+            else:
+                comparison = api.compare_plan(made, manifest=request.manifest, out=out, options=options)
+        _conclude(comparison, made, out, work, told)
 
 
 def resume(path: Path, work: Work) -> None:
     """Bring a run or comparison to its end, with the threads it was begun with, and print its table."""
     asked, made = read_asked(path), read_plan(path)
-    check_json_target(work.json)
+    check_json_target(work.json, work.lines)
     use_device(replace(work, threads=asked.threads))
-    with supervised(path, made, work, work.engine or asked.engine) as options:
-        comparison = api.resume_plan(made, path, options=options)
-    _conclude(comparison, made, path, work)
+    with telling("resume", work.quiet, work.lines) as told:
+        with supervised(path, made, work, work.engine or asked.engine, told) as options:
+            comparison = api.resume_plan(made, path, options=options)
+        _conclude(comparison, made, path, work, told)
 
 
 @contextmanager
-def supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[api.Options]:
+def supervised(out: Path, made: api.Plan, work: Work, engine: str, told: Teller) -> Iterator[api.Options]:
     """Options that show progress and obey signals; whatever stops a run, the user hears how to go on."""
     runs = len(made.methods) * len(made.seeds)
-    # A live line would be drawn over a debugger's prompt, and over what --verbose tells.
-    live = engine == EMBEDDED and not logging.getLogger("suture").isEnabledFor(logging.INFO)
-    with Stopper() as stopper, watching(console.notes(), runs, work.quiet, live) as watch:
+    # A live line would be drawn over a debugger's prompt.
+    with Stopper() as stopper, told.watching(runs, live=engine == EMBEDDED) as watch:
 
         def watch_and_note(method: str, seed: int, tick: Tick) -> None:
             stopper.training = True
@@ -86,9 +93,11 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[a
                 work.chunk,
                 watch_and_note,
                 lambda: stopper.asked,
-                lambda notes: None if work.quiet else _tell(made, notes),
+                lambda notes: _tell(made, notes, told),
                 engine,
                 work.record,
+                work.track,
+                told.note,
             )
         except (Interrupted, StorageError, Halt) as stopped:
             begun = is_begun(out)
@@ -97,30 +106,50 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str) -> Iterator[a
             raise type(stopped)(f"{stopped}; continue with: suture resume {out}" if begun else str(stopped)) from None
 
 
-def _tell(made: api.Plan, notes: Sequence[str]) -> None:
+def _tell(made: api.Plan, notes: Sequence[str], told: Teller) -> None:
     """What was dropped or assumed, once, before training."""
-    screen = console.notes()
-    screen.print(f"{origin.label(made.dataset)}, what was dropped or assumed:")
+    told.note(f"{origin.label(made.dataset)}, what was dropped or assumed:")
     for note in notes:
-        screen.print(f"  {note}", soft_wrap=True)
+        told.note(f"  {note}")
 
 
-def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work) -> None:
+def _conclude(comparison: api.Comparison, made: api.Plan, out: Path, work: Work, told: Teller) -> None:
     if work.json is not None:
         write_results(comparison.as_json(), work.json)
+    page = _report(out, told)
     if work.json != STDOUT:
-        if (assessment := read_assessment(out)) is not None:
-            console.results().print(assessment_report(assessment))
+        assessment = read_assessment(out)
+        said = [] if assessment is not None else brought(comparison, made)
         table = comparison_report(comparison.rows(), made, comparison.outcomes[0].clients)
-        console.results().print(table, *warned(comparison.outcomes), *attacked(out, made), sep="\n")
-        name_suspects(comparison.outcomes)
-    if not work.quiet:
-        _say_next(comparison, made, out)
+        told.result(
+            {"out": str(out), "runs": comparison.as_json(), "words": said, "report": page},
+            *([assessment_report(assessment)] if assessment is not None else []),
+            table,
+            *([Text(), Text(" ".join(said), style="bold")] if said else []),
+            *warned(comparison.outcomes),
+            *attacked(out, made),
+            *suspects(comparison.outcomes),
+        )
+    if not work.lines:
+        _say_next(comparison, made, out, page, told)
 
 
-def _say_next(comparison: api.Comparison, made: api.Plan, out: Path) -> None:
-    screen = console.notes()
-    screen.print(f"kept in {out}; look at it again with: suture show {out}", soft_wrap=True)
+def _report(out: Path, told: Teller) -> str | None:
+    """Write the page of a comparison, where what draws it is installed; that it cannot be drawn ends nothing."""
+    if not is_comparison(out) or importlib.util.find_spec(DRAWS) is None:
+        return None
+    try:
+        with told.watching(), working("report", f"drawing {out.name}"):
+            return str(write_report(out))
+    except SutureError as error:
+        told.note(f"no report was written: {error}")
+        return None
+
+
+def _say_next(comparison: api.Comparison, made: api.Plan, out: Path, page: str | None, told: Teller) -> None:
+    if page is not None:
+        told.note(f"wrote {page}; open it in a browser")
+    told.note(f"kept in {out}; look at it again with: suture show {out}")
     if not origin.is_own(made.dataset) or made.protocol.task == "link":
         return
     run = out
@@ -130,11 +159,13 @@ def _say_next(comparison: api.Comparison, made: api.Plan, out: Path) -> None:
         if best is None:
             return
         run = place_of(out, best, made.seeds[0])
-    screen.print(f"next: suture predict {run} --out predictions.csv", soft_wrap=True)
+    told.note(f"next: suture predict {run} --out predictions.csv")
 
 
-def check_json_target(target: str | None) -> None:
+def check_json_target(target: str | None, lines: bool = False) -> None:
     """Find out before the run, not after it, that its results cannot be written."""
+    if lines and target == STDOUT:
+        raise ConfigError("--json - and --json-lines both print to stdout; leave one out, or give --json a file")
     if target is None or target == STDOUT:
         return
     path = Path(target)
@@ -148,7 +179,7 @@ def check_json_target(target: str | None) -> None:
 
 def write_results(content: object, target: str) -> None:
     """Results as JSON to a file, or to stdout."""
-    content = _without_nan(content)
+    content = plain(content)
     path, text = Path(target), json.dumps(content, indent=2) + "\n"
     if target == STDOUT:
         sys.stdout.write(text)
@@ -157,15 +188,6 @@ def write_results(content: object, target: str) -> None:
             path.write_text(text)
     else:
         write_json(path, content)
-
-
-def _without_nan(content: object) -> object:
-    """JSON has no NaN, which is the score of clients without any test node."""
-    if isinstance(content, dict):
-        return {key: _without_nan(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_without_nan(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _in_place(path: Path) -> bool:

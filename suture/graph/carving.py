@@ -1,7 +1,8 @@
 """METIS and Louvain: each is one call of a C library, which holds Python's lock and says nothing until it is done.
 
 A call that may take long is estimated beforehand and made in a process of its own, so that this one can give signs of life
-(to `logging`) and be stopped at once. Both ways give the same parts. Legend: N nodes, E edges, each once.
+(to `logging`, and to whoever listens to `core.progress`) and be stopped at once. Both ways give the same parts.
+Legend: N nodes, E edges, each once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from suture.core.process import give_back_freed_pages
+from suture.core.progress import Work, work
 from suture.errors import PartitionError
 
 Numbers = NDArray[np.int64]
@@ -92,17 +94,19 @@ KINDS: Mapping[str, Kind] = {"metis": Kind(metis, 0.4, 1.5, 1.6), "louvain": Kin
 def carve(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int) -> Numbers:
     """The part of every node, by METIS or Louvain; a wait is announced."""
     quick, slow = KINDS[kind].seconds(len(edges_E2))
-    if slow < LONG or not sys.executable:
-        return KINDS[kind].cut(nodes, edges_E2, parts, seed)
-    expected = f"roughly {_in_words(quick)} to {_in_words(slow)}"
-    log.info("cutting %s nodes and %s edges with %s, %s", f"{nodes:,}", f"{len(edges_E2):,}", kind, expected)
-    begun = time.monotonic()
-    part = _elsewhere(kind, nodes, edges_E2, parts, seed, expected)
-    log.info("cut with %s in %s", kind, _in_words(time.monotonic() - begun))
-    return part
+    with work("partition", f"cutting {nodes:,} nodes and {len(edges_E2):,} edges with {kind}") as going:
+        if slow < LONG or not sys.executable:
+            return KINDS[kind].cut(nodes, edges_E2, parts, seed)
+        expected = f"roughly {_in_words(quick)} to {_in_words(slow)}"
+        log.info("cutting %s nodes and %s edges with %s, %s", f"{nodes:,}", f"{len(edges_E2):,}", kind, expected)
+        going.at(expected)
+        begun = time.monotonic()
+        part = _elsewhere(kind, nodes, edges_E2, parts, seed, expected, going)
+        log.info("cut with %s in %s", kind, _in_words(time.monotonic() - begun))
+        return part
 
 
-def _elsewhere(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int, expected: str) -> Numbers:
+def _elsewhere(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int, expected: str, going: Work) -> Numbers:
     """In a process of its own, which ends with this call, whatever ends it."""
     package = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
@@ -113,7 +117,7 @@ def _elsewhere(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int, 
         give_back_freed_pages()  # the other process needs them now
         process = subprocess.Popen(command, stdin=given, stdout=found, stderr=said, env={**os.environ, "PYTHONPATH": paths})
         try:
-            _wait(process, kind, expected)
+            _wait(process, kind, expected, going)
         finally:
             process.kill()
             process.wait()
@@ -127,7 +131,7 @@ def _elsewhere(kind: str, nodes: int, edges_E2: Numbers, parts: int, seed: int, 
         return part
 
 
-def _wait(process: subprocess.Popen[bytes], kind: str, expected: str) -> None:
+def _wait(process: subprocess.Popen[bytes], kind: str, expected: str, going: Work) -> None:
     begun = time.monotonic()
     while True:
         waited = time.monotonic() - begun
@@ -136,6 +140,7 @@ def _wait(process: subprocess.Popen[bytes], kind: str, expected: str) -> None:
             return
         except subprocess.TimeoutExpired:
             log.info("still cutting with %s: %s so far, of %s", kind, _in_words(time.monotonic() - begun), expected)
+            going.at(expected)
 
 
 def _in_words(seconds: float) -> str:

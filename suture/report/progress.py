@@ -1,63 +1,50 @@
-"""Progress on stderr: one live line on a terminal, a plain line every few seconds elsewhere."""
+"""Progress on stderr: live lines on a terminal, next to nothing elsewhere.
+
+What is shown are the rounds of runs, and all work that tells of itself (`suture.core.progress`). In a pipe or a file a run
+leaves one line when it has ended, and work of minutes a sign of life now and then.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
-from suture.graph import carving
-from suture.report.text import duration, score
+from suture.core.progress import Step, listening
+from suture.report.text import byte_size, duration, score
 from suture.runs.outcome import Tick
 
 Watch = Callable[[str, int, Tick], None]
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES = 60.0
+"""Where nothing is drawn over."""
+SECONDS_UNSEEN = 0.3
+"""Work that is done sooner is not shown: it would only flicker."""
+WIDEST_BAR = 40
 
 
 @contextmanager
 def watching(console: Console, runs: int, quiet: bool, live: bool = True) -> Iterator[Watch]:
-    """A function to call after every round of any of the runs; without `live` nothing is drawn over."""
+    """A function to call after every round of any of the runs; without `live` nothing is drawn over.
+
+    Other work inside is shown as well.
+    """
     if quiet:
         yield lambda method, seed, tick: None
-        return
-    with telling_of_cuts(console):
-        if live and console.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[state]}")
-            with Progress(*columns, console=console, expand=True, transient=True) as progress:
-                yield _Live(progress, runs)
-        else:
-            yield _Lines(console)
-
-
-@contextmanager
-def attempts(console: Console, quiet: bool) -> Iterator[Callable[[str, str, int, int, str], None]]:
-    """A function to call with how far an attack has come: a line that changes on a terminal, nothing elsewhere."""
-    if quiet or not console.is_terminal:
-        yield lambda attack, view, done, planned, unit: None
-        return
-    with console.status("") as line:
-        yield lambda attack, view, done, planned, unit: line.update(f"{attack}, as {view}: {done} of {planned} {unit}")
-
-
-@contextmanager
-def telling_of_cuts(console: Console) -> Iterator[None]:
-    """Say how long a large graph will take to be cut, and that it is still being cut."""
-    log, handler = carving.log, _Notes(console)
-    if log.isEnabledFor(logging.INFO):  # then somebody listens already
-        yield
-        return
-    before = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(before)
+    elif live and console.is_terminal:
+        with _Lively(console) as progress:
+            screen = _Live(progress, runs)
+            with listening(screen.hear):
+                yield screen
+    else:
+        lines = _Lines(console)
+        with listening(lines.hear):
+            yield lines
 
 
 def state(tick: Tick) -> str:
@@ -73,25 +60,58 @@ def state(tick: Tick) -> str:
     return ", ".join(parts)
 
 
-class _Notes(logging.Handler):
-    """Log lines as remarks."""
+def how_far(step: Step) -> str:
+    """`3 of 10 tables, nodes.csv, 12 s left`; without a total, `roughly 5 s to 20 s, 7.0 s so far`."""
+    parts = []
+    if step.total is not None and step.unit == "bytes":
+        parts.append(f"{byte_size(step.done)} of {byte_size(step.total)}")
+    elif step.total is not None:
+        parts.append(f"{step.done:,.0f} of {step.total:,.0f} {step.unit}".rstrip())
+    if step.note:
+        parts.append(step.note)
+    left = step.seconds_left
+    parts.append(f"{duration(step.seconds)} so far" if left is None else f"{duration(left)} left")
+    return ", ".join(parts)
+
+
+class _Lively(Progress):
+    """Bars, but for those of work that may be done in a moment."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__()
-        self.console = console
+        columns = (
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=WIDEST_BAR, table_column=Column(ratio=1)),
+            _State(table_column=Column(no_wrap=True, justify="right")),
+        )
+        super().__init__(*columns, console=console, expand=True, transient=True)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
-        self.console.print(record.getMessage(), soft_wrap=True)
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is drawn, ten times a second."""
+        shown = [task for task in self.tasks if "step" not in task.fields or (task.elapsed or 0.0) >= SECONDS_UNSEEN]
+        if shown:
+            yield self.make_tasks_table(shown)
+
+
+class _State(ProgressColumn):
+    """How far a run or a work is, in words; seconds go on while it says nothing."""
+
+    max_refresh = None
+
+    def render(self, task: Task) -> Text:
+        step: Step | None = task.fields.get("step")
+        if step is None:
+            return Text(str(task.fields.get("state", "")))
+        return Text(how_far(step if step.total else replace(step, seconds=task.elapsed or step.seconds)))
 
 
 class _Live:
-    """A bar for the current run; finished ones become lines above it."""
+    """A bar for the current run, and for each work under way; finished runs become lines above them."""
 
     def __init__(self, progress: Progress, runs: int) -> None:
         self.progress, self.runs = progress, runs
         self.seen: list[tuple[str, int]] = []
         self.bar: TaskID | None = None
+        self.works: dict[int, TaskID] = {}
 
     def __call__(self, method: str, seed: int, tick: Tick) -> None:
         if (method, seed) not in self.seen:
@@ -106,6 +126,17 @@ class _Live:
             self.bar = None
             self.progress.console.print(f"{name}: {state(tick)}")
 
+    def hear(self, step: Step) -> None:
+        """Something of a work."""
+        if step.over:
+            if (bar := self.works.pop(step.key, None)) is not None:
+                self.progress.remove_task(bar)
+            return
+        bar = self.works.get(step.key)
+        if bar is None:
+            bar = self.works[step.key] = self.progress.add_task(step.what, total=step.total, step=step)
+        self.progress.update(bar, description=step.what, total=step.total, completed=step.done, step=step)
+
 
 class _Lines:
     def __init__(self, console: Console) -> None:
@@ -113,7 +144,15 @@ class _Lines:
         self.last = time.monotonic()
 
     def __call__(self, method: str, seed: int, tick: Tick) -> None:
+        self._print(f"{method} seed {seed}: {state(tick)}", tick.done == tick.total)
+
+    def hear(self, step: Step) -> None:
+        """Something of a work; the end of one is no news."""
+        if not step.over:
+            self._print(f"{step.what}: {how_far(step)}", False)
+
+    def _print(self, line: str, at_once: bool) -> None:
         now = time.monotonic()
-        if tick.done == tick.total or now - self.last >= SECONDS_BETWEEN_LINES:
+        if at_once or now - self.last >= SECONDS_BETWEEN_LINES:
             self.last = now
-            self.console.print(f"{method} seed {seed}: {state(tick)}", soft_wrap=True)
+            self.console.print(line, soft_wrap=True)

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from suture.report import console
 from suture.runs.outcome import Outcome
 
 
-def name_suspects(outcomes: Sequence[Outcome]) -> None:
+def suspects(outcomes: Sequence[Outcome]) -> list[Text]:
     """One line for each run in which robust aggregation found somebody suspicious."""
-    for outcome in outcomes:
-        if outcome.suspects:
-            line = f"{outcome.method}, seed {outcome.seed}: updates of {', '.join(outcome.suspects)} do not fit the others'"
-            console.results().print(Text(line, style="bold"), soft_wrap=True)
+    return [
+        Text(
+            f"{outcome.method}, seed {outcome.seed}: updates of {', '.join(outcome.suspects)} do not fit the others'",
+            style="bold",
+        )
+        for outcome in outcomes
+        if outcome.suspects
+    ]

@@ -270,6 +270,8 @@ class Runner:
                 self.history.append(line)
                 if folder:
                     folder.metrics.append(line)
+                    for file in (folder.metrics, folder.ledger):
+                        file.flush()  # somebody may be watching
                 tick = self._tick(phase, line)
                 _log_round(self.method.name, tick, time.perf_counter() - started)
                 watch(tick)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch_geometric.data import Data
 
+from suture.core.progress import work
 from suture.core.storage import disk_errors, real_path
 from suture.core.trusted import is_spelled
 from suture.errors import DataError
@@ -72,12 +73,13 @@ def source_of(name: str) -> Source | None:
 
 def load(name: str, data_root: Path | None = None) -> Data:
     """A checked graph by its name."""
-    if is_folder(name):
-        from suture.tables.folder import GraphFolder
+    with work("load", f"reading {label(name)}"):
+        if is_folder(name):
+            from suture.tables.folder import GraphFolder
 
-        return GraphFolder.read(name).to_data()
-    data = datasets.load(name, data_root)
-    return data if source_of(name) is None else checked(data)
+            return GraphFolder.read(name).to_data()
+        data = datasets.load(name, data_root)
+        return data if source_of(name) is None else checked(data)
 
 
 def schema_of(name: str) -> bytes | None:

@@ -14,6 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 from suture.core.kernels import SparseMatrix
+from suture.core.progress import each, work
 from suture.graph.batch import Features, GraphBatch, batch_of, feature_matrix, uncut
 from suture.graph.cut import Cut, load_manifest, make_cut
 from suture.graph.data import csr_from_parts, num_classes
@@ -165,7 +166,8 @@ class Source:
         self.graph = preprocess(loaded, made.protocol.preprocess)
         log.info("loaded %s: %d nodes, %.2f s", made.dataset, self.graph.num_nodes, time.perf_counter() - begun)
         self.given = load_manifest(manifest, self.graph) if manifest is not None else None
-        self.cuts = {} if self.given is not None else {seed: self._cut(seed) for seed in made.seeds}
+        seeds = () if self.given is not None else made.seeds
+        self.cuts = {seed: self._cut(seed) for seed in each("partition", "cutting", seeds, "cuts", "seed {}".format)}
 
     def _cut(self, seed: int) -> Cut:
         begun = time.perf_counter()
@@ -184,4 +186,5 @@ class Source:
     def prepared(self, seed: int) -> Prepared:
         """The clients of one seed."""
         made, cut = self.made, self.given or self.cuts[seed]
-        return prepare(self.graph, made.dataset, made.protocol, seed, cut=cut, device=self.device, module=self.module)
+        with work("prepare", "laying out the pieces"):
+            return prepare(self.graph, made.dataset, made.protocol, seed, cut=cut, device=self.device, module=self.module)

@@ -98,12 +98,12 @@ class Pulse:
         self.folder, self._last, self._followed = folder, 0.0, 0
         self.progress = Progress(State.PREPARING, os.getpid(), socket.gethostname(), time.time(), 0.0, runs)
 
-    def beat(self, method: str, seed: int, tick: Tick, *, owners: int = 0, absent: Mapping[str, str] | None = None) -> bool:
-        """A round has ended; written down once a second, and for a run's first and last round. Whether it was."""
+    def beat(self, method: str, seed: int, tick: Tick, *, owners: int = 0, absent: Mapping[str, str] | None = None) -> None:
+        """A round has ended; written down once a second, and for a run's first and last round."""
         told, recent = self.progress, time.monotonic() - self._last < SECONDS_BETWEEN_BEATS
         first = (method, seed) != (told.method, told.seed) or told.state != State.RUNNING
         if self.folder is None or (recent and not first and tick.done != tick.total):
-            return False
+            return
         self.tell(
             state=State.RUNNING,
             method=method,
@@ -117,7 +117,6 @@ class Pulse:
             owners=owners,
             absent=dict(absent or {}),
         )
-        return True
 
     def remark(self, text: str) -> None:
         """Something has happened."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch_geometric.data import Data
 
+from suture.core.progress import each, work
 from suture.core.storage import disk_errors
 from suture.errors import DataError
 from suture.tables.edges import Boundary, Edges, read_edges
@@ -57,7 +58,8 @@ def import_tables(
         schema, pieces = _pieces(tables, wishes, schema, scratch, summary)
         old = [] if before is None else [before.piece()]
         _check_owners([*old, *pieces])
-        folder = write_folder(out, [*old, *pieces], schema, summary, replace=add)
+        with work("import", f"writing {out.name}"):
+            folder = write_folder(out, [*old, *pieces], schema, summary, replace=add)
     return folder, summary
 
 
@@ -65,8 +67,8 @@ def make_schema(tables: Sequence[Tables], wishes: Wishes) -> tuple[Schema, Summa
     """The schema that fits these tables, and what was noticed on the way."""
     summary = Summary()
     with _scratch(Path.cwd()) as scratch:
-        owners = [prepare(one, Roles(), wishes, scratch, summary) for one in tables]
-        return schema_of(owners, wishes, summary), summary
+        owners = _read(tables, Roles(), wishes, scratch, summary)
+        return _looked_at(owners, wishes, summary), summary
 
 
 def check_schema(tables: Sequence[Tables], wishes: Wishes, schema: Schema) -> Summary:
@@ -104,9 +106,24 @@ def _pieces(
     known = schema.roles if schema else Roles()
     if schema is not None:
         _agree(wishes, schema)
-    owners = [prepare(one, known, wishes, scratch, summary) for one in tables]
-    made = schema or schema_of(owners, wishes, summary)
-    return made, [_piece(owner, made, summary) for owner in owners]
+    owners = _read(tables, known, wishes, scratch, summary)
+    made = schema or _looked_at(owners, wishes, summary)
+    encoded = each("import", "making features and edges", owners, "tables", lambda owner: owner.nodes.name)
+    return made, [_piece(owner, made, summary) for owner in encoded]
+
+
+def _read(tables: Sequence[Tables], known: Roles, wishes: Wishes, scratch: Path, summary: Summary) -> list[Prepared]:
+    read = each("import", "reading tables", tables, "tables", _named)
+    return [prepare(one, known, wishes, scratch, summary) for one in read]
+
+
+def _named(one: Tables) -> str:
+    return one.owner or (one.nodes.name if isinstance(one.nodes, Path) else "the table")
+
+
+def _looked_at(owners: Sequence[Prepared], wishes: Wishes, summary: Summary) -> Schema:
+    with work("import", "looking at columns"):
+        return schema_of(owners, wishes, summary)
 
 
 def _agree(wishes: Wishes, schema: Schema) -> None:
@@ -133,7 +150,9 @@ def _piece(owner: Prepared, schema: Schema, summary: Summary) -> Piece:
     if further:
         summary.note(nodes.name, f"columns that the schema does not name: {listed(further)}", "dropped", len(further))
     encoder = Encoder(schema, nodes.name)
-    x = encode_table(nodes.chunks([column.name for column in schema.used]), nodes.rows, encoder)
+    with work("import", f"features of {nodes.name}", nodes.rows, "rows") as going:
+        blocks = going.through(nodes.chunks([column.name for column in schema.used]), len)
+        x = encode_table(blocks, nodes.rows, encoder)
     encoder.report(summary)
     with table_errors(nodes.name):
         plain = nodes.scan().select([RESERVED, *sorted(roles.node_columns - set(roles.id))]).collect()

