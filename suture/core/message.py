@@ -196,7 +196,8 @@ class Record:
         """Rebuild a record from `tensors()` and its scalars; every field must be there and nothing else."""
         scalars, tensors = dict(scalars), dict(tensors)
         values: dict[str, Value] = {}
-        for name, kind in _field_types(cls).items():
+        declaring: type = cls
+        for name, kind in _field_types(declaring).items():
             try:
                 values[name] = _take_field(name, kind, scalars, tensors)
             except (KeyError, TypeError) as error:
