@@ -31,7 +31,7 @@ def recorded(out: Path, dataset: str, clients: int, *values: str, data_root: Pat
 def test_owners_hear_the_same_means_as_the_server(tmp_path: Path) -> None:
     """Means are passed on in the order of names, without the receiver's own: each must be laid to the right owner."""
     small = ("feddep.d_z=8", "feddep.clusters=3", "feddep.pretrain_epochs=1", "model.hidden=8")
-    scene = Scene.read(recorded(tmp_path / "run", "csbm:nodes=120,features=40,degree=4", 4, *small))
+    scene = Scene.read(recorded(tmp_path / "run", "csbm:nodes=240,features=40,degree=3", 4, *small))
     at_server = told_means(next(iter(scene.heard("server").values())), scene.graph.ids)
     assert set(at_server) == set(scene.graph.ids)
     for view in ("owner", "others"):
