@@ -110,12 +110,13 @@ def matrix(cells: dict[str, Any], dataset: str) -> list[str]:
     lines = [line for line in LINES if f"{dataset}, {line}" in cells]
     if not lines:
         return []
-    head = ["method", *trials.ATTACKS, "epsilon"]
+    head = ["method", *trials.ATTACKS, "epsilon, delta"]
     rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for line in lines:
         cell = cells[f"{dataset}, {line}"]
-        epsilon = "none" if cell["delta"] is None else "inf" if cell["epsilon"] is None else f"{cell['epsilon']:.3g}"
-        rows.append(f"| {' | '.join([line, *(shown(cell, attack) for attack in trials.ATTACKS), epsilon])} |")
+        epsilon = "inf" if cell["epsilon"] is None else f"{cell['epsilon']:.3g}"
+        account = "none" if cell["delta"] is None else f"{epsilon}, {cell['delta']:.3g}"
+        rows.append(f"| {' | '.join([line, *(shown(cell, attack) for attack in trials.ATTACKS), account])} |")
     return [f"**{dataset}**", "", *rows, ""]
 
 

@@ -41,9 +41,7 @@ ALONE = ("model.kind=mlp", "model.dropout=0", "training.optimizer=sgd", "trainin
 FEW = ("split.scope=client", "split.train=0.03", "split.val=0.4", "split.test=0.4", "model.hidden=32")
 MENDING = ("fedsage_plus.generator_epochs=40", "rounds=1", "model.hidden=8", "fedsage_plus.latent=16")
 ASKED = ("fedsage_plus.hidden_share=0.4", "fedsage_plus.width=4")
-RANDOM_CUT = ("rounds=1", "partition.kind=random", "feddep.d_z=32", "feddep.generator_epochs=2", "model.hidden=16")
 AS_PUBLISHED = {
-    "feddep": ("as_published=true",),
     "fedsage_plus": ("answers=exact",),
     "fedggr": ("codes=nodes",),
     "fedproto": ("told=counts", "smallest=1"),
@@ -58,7 +56,6 @@ LEAKS = {
     "links": Leak("links", "fedggr", ("rounds=2", "fedggr.code_width=32", "fedggr.k=5")),
     "codes": Leak("codes", "fedggr", ("rounds=2", "fedggr.code_width=64", "fedggr.k=5")),
     "membership": Leak("membership", "fedavg", OVERFIT, views=("server", "others")),
-    "presence": Leak("presence", "feddep", RANDOM_CUT, views=("server", "owner", "others")),
     "gradients": Leak("gradients", "fedavg", (*ALONE, *FEW), "csbm:nodes=180,features=150,degree=3", clients=3),
     "rows": Leak("rows", "fedsage_plus", (*MENDING, *ASKED), "csbm:nodes=120,features=400,degree=3", "fedsage-louvain", 3),
 }

@@ -1,0 +1,59 @@
+"""Whether a node is an owner's, from FedDEP's prototypes: who hears which of them, and what nearness to them is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import suture
+from suture.attacks import trials
+from suture.attacks.presence import nearness, told_means
+from suture.attacks.scenes import Scene
+
+
+def recorded(out: Path, dataset: str, clients: int, *values: str, data_root: Path | None = None) -> Path:
+    """FedDEP on a random cut, one round, so that it is only the prototypes that count."""
+    suture.run(
+        dataset,
+        "feddep",
+        protocol="fedsage-louvain",
+        clients=clients,
+        seed=0,
+        overrides=["rounds=1", "partition.kind=random", "feddep.generator_epochs=1", *values],
+        out=out,
+        options=suture.Options(data_root=data_root, record=True),
+    )
+    return out
+
+
+def test_owners_hear_the_same_means_as_the_server(tmp_path: Path) -> None:
+    """Means are passed on in the order of names, without the receiver's own: each must be laid to the right owner."""
+    small = ("feddep.d_z=8", "feddep.clusters=3", "feddep.pretrain_epochs=1", "model.hidden=8")
+    scene = Scene.read(recorded(tmp_path / "run", "csbm:nodes=240,features=40,degree=3", 4, *small))
+    at_server = told_means(next(iter(scene.heard("server").values())), scene.graph.ids)
+    assert set(at_server) == set(scene.graph.ids)
+    for view in ("owner", "others"):
+        for ears in scene.heard(view).values():
+            heard = told_means(ears, scene.graph.ids)
+            assert set(heard) == set(at_server)
+            assert all(torch.equal(heard[name], at_server[name]) for name in heard)
+
+
+def test_a_node_is_nearest_to_a_mean_that_it_is() -> None:
+    rows = torch.eye(6)
+    score = nearness(rows, {"a": rows[:2], "b": rows[2:4], "c": rows[4:]}, "b")
+    assert score.argsort()[-2:].tolist() in ([2, 3], [3, 2])
+    assert score[2] == pytest.approx(2**0.5) and (score[[0, 1, 4, 5]] < 0).all()
+
+
+@pytest.mark.slow
+def test_prototypes_as_published_tell_who_has_a_node(tmp_path: Path, data_root: Path) -> None:
+    """Ten owners of a random cut of Cora, where nothing but messages tells whose a node is."""
+    run = recorded(tmp_path / "run", "cora", 10, "feddep.as_published=true", data_root=data_root)
+    pairs = trials.chosen(["presence"], None)
+    for found in trials.carry_out(Scene.read(run, data_root), pairs, 3600):
+        assert found.succeeds, (found.view, found.measured, found.why_not)
+    for found in trials.carry_out(Scene.read(run, data_root, noise=True), pairs, 3600):
+        assert not found.succeeds, (found.view, found.measured)
