@@ -9,7 +9,7 @@ import typer
 
 from suture.commands.registering import command
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs or comparisons, finished or not")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs or comparisons, finished or not")]
 Against = Annotated[
     str | None,
     typer.Option(metavar="METHOD", help="What others are compared with, paired by seed  [default: local, else the first]"),

@@ -7,6 +7,7 @@ that is missing is absent from the record; one that is damaged is a sentence in 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -38,18 +39,33 @@ def gather(paths: Sequence[Path]) -> Gathered:
         raise ConfigError("give the folder of a run or comparison, such as runs/mine")
     problems: list[str] = []
     runs: list[RunRecord] = []
-    for path, name in _places(paths, problems):
+    homes: list[str] = []
+    for path, name, home in _places(paths, problems):
         if len(runs) == MOST_RUNS:
             problems.append(f"only the first {MOST_RUNS} runs are shown")
             break
         runs.append(read_run(path, name))
+        homes.append(home)
     if not runs:
         raise ConfigError(f"no run of {', '.join(map(str, paths))} has begun; start one with: suture run --out {paths[0]}")
-    return Gathered(tuple(runs), tuple(problems), _metric(runs))
+    return Gathered(told_apart(runs, homes), tuple(problems), _metric(runs))
 
 
-def _places(paths: Sequence[Path], problems: list[str]) -> Iterator[tuple[Path, str]]:
-    """The folders of all runs, with what people call them."""
+def told_apart(runs: Sequence[RunRecord], homes: Sequence[str]) -> tuple[RunRecord, ...]:
+    """The runs, in which a method that was run twice with a seed is called by its folder too: two settings are not one."""
+    times = Counter((run.method, run.seed) for run in runs)
+    twice = {method for (method, _), number in times.items() if number > 1}
+    named = [
+        replace(run, method=f"{run.method} @ {home}") if run.method in twice else run
+        for run, home in zip(runs, homes, strict=True)
+    ]
+    return tuple(
+        replace(run, outcome=replace(run.outcome, method=run.method, seed=run.seed)) if run.outcome else run for run in named
+    )
+
+
+def _places(paths: Sequence[Path], problems: list[str]) -> Iterator[tuple[Path, str, str]]:
+    """The folders of all runs, with what people call them, and the folder that was given for them."""
     seen: set[Path] = set()
     for path in paths:
         asked = folders.read_asked(path)
@@ -63,7 +79,9 @@ def _places(paths: Sequence[Path], problems: list[str]) -> Iterator[tuple[Path, 
         for place in places:
             if (real := place.resolve()) not in seen:
                 seen.add(real)
-                yield place, shortened(cleaned(place.name), 120)
+                alike = sum(other.name == path.name for other in paths) > 1
+                home = str(path) if alike else path.name
+                yield place, shortened(cleaned(place.name), 120), shortened(cleaned(home), 60)
 
 
 def read_run(path: Path, name: str) -> RunRecord:

@@ -17,6 +17,11 @@ from suture.report.figures.figure import Control, Figure
 from suture.report.html import Html, el, hashed, json_script, together
 from suture.report.sheets import Sheet, as_html
 
+NOTICE = (
+    "Made by Suture. Figures are drawn by Vega, Vega-Lite and vega-embed, which are part of this file: copyright University "
+    "of Washington Interactive Data Lab and others, BSD 3-Clause licence."
+)
+
 
 @dataclass(frozen=True)
 class Words:
@@ -125,6 +130,7 @@ def written(page: Page) -> str:
             el("header", el("h1", page.title), *(el("p", text, class_="lead") for text in page.lead), contents),
             bar(page.methods),
             el("main", *(shown_section(section) for section in page.sections), id="main"),
+            el("footer", el("p", NOTICE, class_="soft")),
             class_="page",
         ),
         json_script(settings(), id="settings"),

@@ -92,6 +92,8 @@ def _title(gathered: Gathered) -> str:
 
 def _lead(gathered: Gathered) -> tuple[str, ...]:
     """What came out, in a sentence or two; the method is chosen by validation, never by the test."""
+    if unlike(gathered):
+        return ()
     done = results.comparison(gathered)
     federated = [method for method in gathered.methods if not results.is_reference(method) and method != ALONE]
     best = done.chosen(federated, gathered.sign)

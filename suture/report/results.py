@@ -50,7 +50,8 @@ def headline(run: RunRecord) -> str:
 
 def is_reference(method: str) -> bool:
     """Whether a method is given the uncut graph, so that it is no federated one."""
-    return method in METHODS and METHODS[method].sees_uncut_graph
+    name = method.partition(" @ ")[0]
+    return name in METHODS and METHODS[name].sees_uncut_graph
 
 
 def finished(gathered: Gathered, method: str | None = None) -> list[Outcome]:

@@ -11,6 +11,7 @@ from suture.core.metrics import OURS
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP
 from suture.report import results
 from suture.report.attacks import worst_in_words
+from suture.report.gathering import unlike
 from suture.report.records import Gathered
 from suture.report.sheets import Cell, Sheet, ranked
 from suture.report.text import NOTHING, byte_size, duration, megabytes, score, score_spread, three_digits
@@ -25,8 +26,9 @@ def final(gathered: Gathered) -> Sheet | None:
         return None
     marked = results.headline(gathered.runs[0])
     references = [place for place, row in enumerate(rows) if results.is_reference(row.method)]
+    unranked = references if not unlike(gathered) else list(range(len(rows)))
     columns = {name: [spread[0] if (spread := row.values[name]) else None for row in rows] for name in results.SCORES}
-    marks = {name: ranked(_as_shown(values, gathered.share), gathered.sign, references) for name, values in columns.items()}
+    marks = {name: ranked(_as_shown(values, gathered.share), gathered.sign, unranked) for name, values in columns.items()}
     promises = any(row.least_private is not None for row in rows)
     lines: list[list[object]] = []
     for place, row in enumerate(rows):
@@ -112,7 +114,8 @@ def metrics(gathered: Gathered) -> Sheet | None:
     shares = {metric.name: metric.is_share for metric in OURS}
     methods = gathered.methods
     told = {name: [_of_seeds(gathered, method, name) for method in methods] for name in names}
-    references = [place for place, method in enumerate(methods) if results.is_reference(method)]
+    alike = not unlike(gathered)
+    references = [place for place, method in enumerate(methods) if not alike or results.is_reference(method)]
     marks = {
         name: ranked(
             _as_shown([one[0] if one else None for one in column], shares.get(name, False)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from suture.errors import ConfigError
+from suture.report import tabled
 from suture.report.gathering import gather, unlike
 from suture.report.page import Page, written
 from suture.report.records import Gathered
@@ -167,7 +168,20 @@ def test_runs_of_other_protocols_are_not_compared_silently(comparison: Path, tmp
     (other / "config.toml").write_text(config.replace('name = "fedpub-disjoint"', 'name = "mine"'))
     found = gather([comparison / "local-seed0", other])
     assert any("different protocols" in one for one in unlike(found))
-    assert "their numbers cannot be compared" in written(report_page(found))
+    page = report_page(found)
+    assert "their numbers cannot be compared" in written(page)
+    assert page.lead == () and not any(cell.mark for sheet in page.sheets() for row in sheet.rows for cell in row)
+
+
+def test_two_settings_of_one_method_are_not_taken_for_one(comparison: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(comparison / "fedavg-seed0", tmp_path / "slower")
+    result = json.loads((other / "result.json").read_text())
+    (other / "result.json").write_text(json.dumps({**result, "accuracy_client_mean": 0.123}))
+    found = gather([comparison / "fedavg-seed0", other, comparison / "local-seed0"])
+    assert found.methods == ("fedavg @ fedavg-seed0", "fedavg @ slower", "local")
+    sheet = tabled.final(found)
+    assert sheet is not None and [row[0].text for row in sheet.rows] == list(found.methods)
+    assert [row[1].text for row in sheet.rows][1] == "12.30"
 
 
 def test_a_folder_without_a_run_is_refused_in_a_sentence(tmp_path: Path) -> None:

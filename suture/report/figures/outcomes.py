@@ -195,7 +195,7 @@ def cost(gathered: Gathered) -> Figure | None:
         "MB sent and received, all clients, whole run (logarithmic)",
         scale={"type": "log", "nice": False, "padding": 25},
     )
-    x["axis"] = {"format": "~g", "tickCount": 5, "grid": True}
+    x["axis"] = {"format": "~g", "tickCount": 5, "grid": False}
     place = {"x": x, "y": quantity("score", gathered.score, scale={"zero": False, "padding": 20})}
     colour = {"color": method_scales([row[0] for row in rows])["color"]}
     colour["color"] = {**colour["color"], "legend": {"title": None, "symbolType": "circle", "symbolOpacity": 1}}
