@@ -135,8 +135,9 @@ class Hub:
         channel = self._channels.setdefault(name, _Channel())
         try:
             async with channel.lock:
-                reader = channel.reader or await run_in_threadpool(make)
-                channel.reader = reader
+                if channel.reader is None:
+                    channel.reader = await run_in_threadpool(make)
+                reader = channel.reader
                 await self._tell(channel, reader)  # what is new is new to those who listen already, too
                 first = await run_in_threadpool(reader.first)
                 channel.listeners.add(queue)
