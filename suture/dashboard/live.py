@@ -113,7 +113,7 @@ class _Channel:
 
     reader: Reader | None = None
     """None before the first of them."""
-    listeners: set[asyncio.Queue[Event | None]] = field(default_factory=set)
+    listeners: set[asyncio.Queue[bytes | None]] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     task: asyncio.Task[None] | None = None
 
@@ -131,11 +131,13 @@ class Hub:
         if self.viewers >= self.most:
             raise TooMany(f"{self.most} pages listen already; close some of them")
         self.viewers += 1
-        queue: asyncio.Queue[Event | None] = asyncio.Queue(MOST_WAITING)
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_WAITING)
         channel = self._channels.setdefault(name, _Channel())
         try:
             async with channel.lock:
-                reader = channel.reader = channel.reader or await run_in_threadpool(make)
+                if channel.reader is None:
+                    channel.reader = await run_in_threadpool(make)
+                reader = channel.reader
                 await self._tell(channel, reader)  # what is new is new to those who listen already, too
                 first = await run_in_threadpool(reader.first)
                 channel.listeners.add(queue)
@@ -151,12 +153,12 @@ class Hub:
                     continue
                 if event is None:
                     return
-                yield _written("more", event)
+                yield event
         finally:
             self.viewers -= 1
             self._leave(name, channel, queue)
 
-    def _leave(self, name: str, channel: _Channel, queue: asyncio.Queue[Event | None]) -> None:
+    def _leave(self, name: str, channel: _Channel, queue: asyncio.Queue[bytes | None]) -> None:
         channel.listeners.discard(queue)
         if not channel.listeners:
             if channel.task is not None:
@@ -182,9 +184,10 @@ class Hub:
             event = await run_in_threadpool(reader.more)
         except SutureError as error:
             event = {"over": str(error)}
-        if event is not None:
+        if event is not None and channel.listeners:
+            written = _written("more", event)  # once, however many there are
             for queue in list(channel.listeners):
-                _hand(queue, event)
+                _hand(queue, written)
 
     def end(self) -> None:
         """Let every viewer go, so that the program can end."""
@@ -193,7 +196,7 @@ class Hub:
                 _hand(queue, None)
 
 
-def _hand(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
+def _hand(queue: asyncio.Queue[bytes | None], event: bytes | None) -> None:
     """A viewer that is too far behind is let go; its browser comes again and is told all."""
     if queue.full():
         while not queue.empty():
