@@ -175,6 +175,19 @@ class TrainingSettings:
     """Sample neighbours with replacement."""
     keep_optimizer: bool = True
     """A client's optimiser moments survive from round to round; otherwise they start anew each round."""
+    moments: Literal["own", "averaged", "server"] = "own"
+    """Whose the optimiser's moments are: each client's own, averaged with the weights, or the server's, which then makes one
+    step a round along the clients' mean gradient. See docs/stable-averaging.md."""
+    server_optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
+    """How the server goes on from the clients' mean (FedAvgM, FedAdam, FedYogi); none: by server_lr alone."""
+    server_lr: Positive = 1.0
+    """How far the server goes towards the clients' mean; adam, yogi: below 1, as a weight moves by about as much a round."""
+    server_beta1: DroppedShare = 0.9
+    """momentum, adam, yogi: how much of the server's last step the next one repeats."""
+    server_beta2: DroppedShare = 0.99
+    """adam, yogi: how slowly the server forgets how large updates were."""
+    server_tau: Positive = 0.001
+    """adam, yogi: updates smaller than this are not scaled up to the others."""
     weighting: Literal["train-nodes", "nodes", "uniform"] = "train-nodes"
     """What a client's model weighs in an average."""
     participation: PositiveShare = 1.0

@@ -19,6 +19,9 @@ from suture.attacks.hearing import Heard, Said
 from suture.attacks.scenes import Scene
 from suture.core.tree import Tree
 from suture.method import Method
+from suture.settings import TrainingSettings
+from suture.training.optimisers import SUM
+from suture.training.shared import steps_at_server
 
 TRAINING = "local_update"
 
@@ -47,7 +50,8 @@ def _seen_by_server(heard: Heard, most: int | None, last: bool) -> list[Update]:
     for number, frame in _chosen(list(enumerate(down, 1)), most, last):
         if frame.ask not in up:
             continue
-        before, after = _params(heard.recorded.read(frame)), _params(heard.recorded.read(up[frame.ask]))
+        before, reply = _params(heard.recorded.read(frame)), heard.recorded.read(up[frame.ask])
+        after = _stepped(before, reply, heard.recorded.method.training) | _params(reply)
         if after:
             found.append(Update(number, {name: before[name] for name in after if name in before}, after))
     return found
@@ -97,6 +101,14 @@ def _params(message: object) -> Tree:
     return {name: value.float() for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
+def _stepped(before: Tree, reply: object, training: TrainingSettings) -> Tree:
+    """Where plain SGD has gone, if a client sent the sum of its gradients in the place of a model."""
+    if training.moments != "server":
+        return {}
+    sums = getattr(reply, "moments", {})
+    return {name: value - training.lr * sums[f"{name}.{SUM}"] for name, value in before.items() if f"{name}.{SUM}" in sums}
+
+
 def weights(scene: Scene) -> dict[str, float]:
     """How much each client weighs in the mean."""
     graph, how = scene.graph, scene.method.training.weighting
@@ -106,7 +118,8 @@ def weights(scene: Scene) -> dict[str, float]:
 
 def is_mean(method: Method[Any, Any]) -> bool:
     """Whether everybody is handed the weighted mean of what everybody sent."""
-    return TRAINING in method.sums
+    training = method.training
+    return TRAINING in method.sums and training.moments != "server" and not steps_at_server(training)
 
 
 def last_said(heard: Heard, step: str, direction: str, client: str) -> Said | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Self, TypeVar, get_origin, get_type_hints
@@ -35,6 +35,8 @@ class Kind(StrEnum):
     """Which entries of a model a client uses."""
     GRADIENTS = "gradients"
     """Derivatives with respect to something another party sent."""
+    MOMENTS = "moments"
+    """What an optimiser keeps of a client's gradients: sums and running means of them, and of their squares."""
     EMBEDDINGS = "node embeddings"
     """A vector for single nodes, or means of a few, as hidden layers see them."""
     FEATURES = "node features"
@@ -232,9 +234,10 @@ class Nothing(Message):
 
 @dataclass(frozen=True)
 class Model(Message):
-    """A model for each client: `params` [K, ...]."""
+    """A model for each client: `params` [K, ...]; `moments` go along where a round shares them."""
 
     params: Annotated[Tree, Kind.WEIGHTS]
+    moments: Annotated[Tree, Kind.MOMENTS] = field(default_factory=dict, kw_only=True)
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -37,13 +37,14 @@ from suture.methods.local import Local
 from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
+from suture.methods.scaffold import Scaffold
 from suture.methods.uncut import Global
 from suture.plugins import Door, check_class
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
     for method in (
-        *(Local, Global, FedAvg, FedProx, FedPer),
+        *(Local, Global, FedAvg, FedProx, FedPer, Scaffold),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
         *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
         *(FedDep, FedGraph, FedGsl),

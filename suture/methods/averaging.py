@@ -12,37 +12,42 @@ A method says what the server keeps (V), what a client keeps (S), what goes down
 the hooks of the lines it changes; state is replaced, never rebuilt, so fields it does not know stay as they are.
 
 `ModelAveraging` fills the hooks in for methods whose messages are models: the weighted mean of line 4 is FedAvg's. FedAvg is
-the one of them that keeps nothing else.
+the one of them that keeps nothing else. What else than models clients and server share of their optimisers, and how the
+server goes on from the mean, is `suture.training.shared`'s.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Record
-from suture.core.tree import Tree, map_tree, mean, tile
+from suture.core.tree import Tree, mean, tile
+from suture.errors import ConfigError
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Cohort, Method, Phase, Task, step
+from suture.method import Clients, Cohort, Method, Phase, Shared, Task, step
 from suture.nn.backbones import GAP
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisySums
 from suture.training.batches import Batch
 from suture.training.local import sum_terms, train_locally
-from suture.training.optimisers import Moments, fresh_moments, in_round
+from suture.training.optimisers import Moments, in_round
+from suture.training.shared import at_round_start, client_memory, local_settings, server_step, steps_at_server, taken, told
 
 SERVER = ("server",)
 
 
 @dataclass(frozen=True)
 class Server(Record):
-    """The global model: `params` [1, ...]."""
+    """The global model: `params` [1, ...]; `moments` that are handed out with it; what its own `optimizer` remembers."""
 
     params: Tree
+    moments: Tree = field(default_factory=dict, kw_only=True)
+    optimizer: Tree = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,15 @@ class Kept(Record):
 
 @dataclass(frozen=True)
 class Up(Message):
-    """Client to server: trained parameters, the client's weight in the average [K], its training loss [K]."""
+    """Client to server: trained parameters, the client's weight in the average [K], its training loss [K].
+
+    `moments` go along where a round shares them; sums of gradients are sent in the place of parameters.
+    """
 
     params: Annotated[Tree, Kind.WEIGHTS]
     weight: Annotated[Tensor, Kind.COUNTS]
     loss: Annotated[Tensor, Kind.LOSSES]
+    moments: Annotated[Tree, Kind.MOMENTS] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -90,12 +99,16 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     """The box above; see its hooks."""
 
     targets: ClassVar[frozenset[TargetKind]] = frozenset({"class", "labels", "value"})
+    sums_gradients: ClassVar[bool] = False
+    """Whether clients add up the gradients of a round: entries `name.sum` of their moments."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        if "sums" not in vars(cls) and HOW_REPLIES_ARE_USED & vars(cls).keys():
-            # Whoever does something else with the replies must promise anew that their sum is enough.
-            cls.sums = ()
+        if HOW_REPLIES_ARE_USED & vars(cls).keys():
+            # Whoever does something else with the replies must promise anew that their sum is enough, and what is shared.
+            for promise in ("sums", "shares"):
+                if promise not in vars(cls):
+                    setattr(cls, promise, ())
 
     # Hooks of the server
 
@@ -163,15 +176,12 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def train(self, clients: Clients[S], start: Tree) -> Trained:
         """Line 2: the local epochs."""
-        moments = clients.state.moments
-        if not self.training.keep_optimizer:
-            moments = map_tree(torch.zeros_like, moments)
         params, moments, loss = train_locally(
             self.seen(clients, training=True),
             start,
-            moments,
+            at_round_start(clients.state.moments, self.training),
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients)),
-            in_round(self.training, clients.round),
+            in_round(local_settings(self.training), clients.round),
             clients.rng,
             self.frozen_names(clients.task),
         )
@@ -179,8 +189,13 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def fresh(self, clients: Clients[Nothing]) -> Kept:
         """Everybody's initial model; `Mine(**vars(self.fresh(clients)), more=...)` is a state with more in it."""
+        if steps_at_server(self.training) and self.frozen_names(clients.task):
+            raise ConfigError(
+                "the network has buffers, such as running means, that an optimiser at the server must not step: "
+                "set training.server_optimizer=none and training.server_lr=1"
+            )
         params = tile(self.initial_params(clients.task), len(clients.ids), clients.graph.device)
-        return Kept(clients.ids, params, fresh_moments(params, self.training))
+        return Kept(clients.ids, params, client_memory(params, self.training, sums=self.sums_gradients))
 
     def deploy(self, server: V, ids: Sequence[str]) -> Message:
         """What a round would start from."""
@@ -206,6 +221,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
     """Models go down, trained models come back, and the server's model is their weighted mean."""
 
+    shares: ClassVar[tuple[Shared, ...]] = ("moments", "server")
+
     def shared_names(self, task: Task) -> list[str]:
         """Parameters that travel: all of them."""
         return list(self.initial_params(task))
@@ -217,22 +234,41 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
 
     def hand_out(self, server: VS, ids: Sequence[str]) -> Model:
         """The global model for everybody."""
-        return Model(tuple(ids), tile(server.params, len(ids)))
+        return Model(tuple(ids), tile(server.params, len(ids)), moments=tile(server.moments, len(ids)))
+
+    def deploy(self, server: VS, ids: Sequence[str]) -> Message:
+        """What a round would start from; who predicts needs no moments."""
+        return replace(self.hand_out(server, ids), moments={})
 
     def received(self, clients: Clients[S], down: Model) -> Tree:
         """Received parameters over kept ones."""
         return clients.state.params | down.params
 
+    def informed(self, clients: Clients[S], down: Model) -> S:
+        """Received moments over kept ones."""
+        return replace(clients.state, moments=taken(clients.state.moments, down.moments)) if down.moments else clients.state
+
     def conclude(self, clients: Clients[S], down: Model, trained: Trained) -> tuple[S, Up]:
         """Keep everything, send what travels."""
-        sent = {name: trained.params[name] for name in down.params}
+        names = list(down.params)
+        if self.training.moments == "server":
+            names = [name for name in names if name in self.frozen_names(clients.task)]
+        sent = {name: trained.params[name] for name in names}
+        moments = told(trained.moments, down.params, self.training)
         state = replace(clients.state, params=trained.params, moments=trained.moments)
-        return state, Up(clients.ids, sent, self.weight(clients), trained.loss)
+        return state, Up(clients.ids, sent, self.weight(clients), trained.loss, moments=moments)
 
     def combine(self, server: VS, handed: Model, up: Up, cohort: Cohort) -> VS:
         """The mean, weighted by n_k."""
         cohort.report(loss=weighted_loss(up))
-        return replace(server, params=mean(up.params, up.weight))
+        return self.advanced(server, up)
+
+    def advanced(self, server: VS, up: Up) -> VS:
+        """The server when the replies' mean has been taken, and its own optimiser has made a step."""
+        params, moments = mean(up.params, up.weight), mean(up.moments, up.weight)
+        params, optimizer = server_step(server.params, params, moments, server.optimizer, self.training)
+        kept = {} if self.training.moments == "server" else moments
+        return replace(server, params=params, moments=kept, optimizer=optimizer)
 
 
 class Weighed(Protocol):
