@@ -20,11 +20,10 @@ from suture.runs.checkpoint import load_models
 pytestmark = pytest.mark.federation
 OWNERS = 3
 FEDERATED = [*(name for name, method in METHODS.items() if not method.sees_uncut_graph), *PLUGINS]
-NEEDS = {"scaffold": ["scaffold.training.optimizer=sgd", "scaffold.training.lr=0.5"]}
 
 
 def short(name: str, *more: str):
-    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *NEEDS.get(name, []), *more)
+    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *more)
 
 
 @pytest.fixture(scope="module")
