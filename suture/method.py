@@ -145,6 +145,9 @@ class Method(ABC, Generic[V, S]):
     """What its rounds can share of optimisers: `moments` (training.moments=averaged), a model at the `server` that can be
     stepped (training.moments=server, training.server_optimizer)."""
 
+    stitches: ClassVar[bool] = False
+    """Whether predictions can be smoothed over known links after its last round (training.stitch)."""
+
     asks_per_iteration: ClassVar[int] = 1
     """How often one iteration asks the same step at most: an owner does not answer more often than the plan can need."""
 
@@ -160,7 +163,7 @@ class Method(ABC, Generic[V, S]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
-        _check_optimisers(self)
+        _check_training(self)
         kind = type(self)
         if self.model.kind == GAP and not (kind.edges_by_layers and kind.seen is Method.seen):
             raise ConfigError(
@@ -228,12 +231,16 @@ class Method(ABC, Generic[V, S]):
         """Weights [1, ...] everybody can compute from the run's public seed."""
         return self.backbone(task).init(generator(task.seed, "initial weights"))
 
+    def outputs(self, clients: Clients[S], model: Model) -> tuple[GraphBatch, Tensor]:
+        """The graph that clients are tested on, and class scores [N, C] of its nodes."""
+        graph = self.seen(clients, training=False)
+        return graph, self.predict(graph, model, clients.task)
+
     @step
     def evaluate(self, clients: Clients[S], deployed: Message) -> tuple[S, Scores]:
         """Each client tests its model on its own nodes and tells how good it is, nothing else."""
         with torch.no_grad():
-            graph = self.seen(clients, training=False)
-            logits = self.predict(graph, self.assemble(clients, deployed), clients.task)
+            graph, logits = self.outputs(clients, self.assemble(clients, deployed))
         return clients.state, score(graph, logits, clients.task.metric, self.training)
 
     @classmethod
@@ -258,9 +265,11 @@ def _refuse_reserved(cls: type[Method[Any, Any]]) -> None:
             )
 
 
-def _check_optimisers(method: Method[Any, Any]) -> None:
-    """Refuse shared moments and steps of the server where a method's rounds do not have them."""
+def _check_training(method: Method[Any, Any]) -> None:
+    """Refuse shared moments, steps of the server and stitching where a method does not have them."""
     training, shares, name = method.training, method.shares, method.name
+    if training.stitch and not method.stitches:
+        raise ConfigError(f"{name} does not stitch predictions over known links: set {name}.training.stitch=0")
     if training.moments == "averaged" and "moments" not in shares:
         raise ConfigError(
             f"{name} does not average its clients' models as fedavg does, so it cannot average their moments: "

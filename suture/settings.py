@@ -82,6 +82,8 @@ class PartitionSettings:
     """dirichlet: concentration; small values give each client few labels."""
     graphless_fraction: Share = 0.0
     """Share of clients whose edges are hidden, at training and test time."""
+    boundary: Literal["none", "one-side", "both"] = "none"
+    """Who knows of a link that the cut loses, and the name of its foreign end: nobody, one of its two owners, or both."""
     file: str = ""
     """file: path of the user's own assignment (one client name or number per line, or CSV node,client)."""
 
@@ -200,6 +202,12 @@ class TrainingSettings:
     """How updates become one: all but the mean hold against a few wrong ones, for methods that only average."""
     byzantine: Whole = 1
     """trimmed-mean, krum and multi-krum: how many clients may be wrong."""
+    stitch: Whole = 0
+    """Steps after the last round in which owners smooth their predictions over the links they know. See docs/stitch.md."""
+    stitch_share: Share = 0.95
+    """stitch: how much of a prediction each step takes from neighbours."""
+    stitch_sigma: NonNegative = 0.0
+    """stitch: noise on every probability that is told to another owner."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Rounds without a better validation score after which training ends; 0: never."""
 

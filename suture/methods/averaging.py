@@ -26,13 +26,28 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from suture.core.message import Kind, Message, Model, Nothing, Record
+from suture.core.kernels import Segments, segments_of
+from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.tree import Tree, mean, tile
 from suture.errors import ConfigError
+from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Method, Phase, Shared, Task, step
+from suture.methods.links import (
+    Asked,
+    Heard,
+    Offered,
+    Wanted,
+    asked_of_all,
+    known_to,
+    own_among,
+    routed,
+    sums_over_links,
+    wanted_by,
+)
+from suture.methods.stitching import SMALLEST, as_probabilities, probabilities, smoothed, told_rows
 from suture.nn.backbones import GAP
-from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisySums
+from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisyRows, NoisySums
 from suture.training.batches import Batch
 from suture.training.local import sum_terms, train_locally
 from suture.training.optimisers import Moments, in_round
@@ -52,10 +67,16 @@ class Server(Record):
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """What a client keeps: its model as it last left it [K, ...], and its optimiser's moments."""
+    """What a client keeps: its model as it last left it [K, ...], and its optimiser's moments.
+
+    Of stitching: which of its nodes others asked for, places among its own, int64 rows; and what it heard of others' nodes
+    in every step, rows [N, steps, C + 1].
+    """
 
     params: Tree
     moments: Moments
+    stitch_asked: Rows | None = field(default=None, kw_only=True)
+    stitch_heard: Rows | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -101,6 +122,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     targets: ClassVar[frozenset[TargetKind]] = frozenset({"class", "labels", "value"})
     sums_gradients: ClassVar[bool] = False
     """Whether clients add up the gradients of a round: entries `name.sum` of their moments."""
+    stitches: ClassVar[bool] = True
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -158,8 +180,10 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     # The box
 
     def plan(self) -> tuple[Phase[V], ...]:
-        """One loop."""
-        return (Phase("round", self.round, self.training.rounds, evaluate=True),)
+        """One loop; and after it steps of stitching, if there are any, of what was cut."""
+        rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
+        steps = 0 if self.sees_uncut_graph else self.training.stitch
+        return (rounds, Phase("stitch", self.stitch, steps, evaluate=True)) if steps else (rounds,)
 
     def round(self, server: V, cohort: Cohort) -> V:
         """Lines 1-4 on the server."""
@@ -206,14 +230,72 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         left = isinstance(deployed, Nothing)
         return Model(clients.ids, clients.state.params if left else self.received(clients, cast(D, deployed)))
 
+    # Stitching: see `suture.methods.stitching`
+
+    def stitch(self, server: V, cohort: Cohort) -> V:
+        """One step: who wants to hear of whom, what they are told, and what they make of it."""
+        wanted = cohort.ask(self.stitch_wants, Nothing(cohort.ids))
+        cohort.ask(self.stitch_asked_for, asked_of_all(wanted))
+        offered = cohort.ask(self.stitch_offer, cast(D, self.deploy(server, cohort.ids)))
+        heard = routed(wanted, offered)
+        cohort.ask(self.stitch_hear, heard)
+        cohort.report(told=float(offered.rows.ptr[-1]), heard=float(heard.offered.values.sum()))
+        return server
+
+    @step
+    def stitch_wants(self, clients: Clients[S], message: Nothing) -> tuple[S, Wanted]:
+        """To which foreign nodes there are links."""
+        return clients.state, Wanted(clients.ids, wanted_by(clients.graph))
+
+    @step
+    def stitch_asked_for(self, clients: Clients[S], asked: Asked) -> tuple[S, Nothing]:
+        """Which own nodes others have links to."""
+        nodes, segments = own_among(clients.graph, asked), clients.graph.segments
+        ptr = segments_of(segments.client[nodes], len(clients.ids)).ptr
+        return replace(clients.state, stitch_asked=Rows(segments.place[nodes], ptr)), Nothing(clients.ids)
+
+    @step
+    def stitch_offer(self, clients: Clients[S], down: D) -> tuple[S, Offered]:
+        """What is predicted of them so far."""
+        graph, asked = clients.graph, cast(Rows, clients.state.stitch_asked)
+        with torch.no_grad():
+            now = self.stitched(clients, self.assemble(clients, down))
+        nodes = asked.values + graph.segments.ptr[Segments(asked.ptr).client]
+        rows = told_rows(graph, now, nodes, self.training.stitch_sigma, clients.rng.fork("stitch"))
+        addresses = Rows(known_to(graph).address[nodes], asked.ptr)
+        return clients.state, Offered(clients.ids, addresses, rows)
+
+    @step
+    def stitch_hear(self, clients: Clients[S], heard: Heard) -> tuple[S, Nothing]:
+        """What others predict of the foreign ends."""
+        rows = replace(heard, rows=Rows(as_probabilities(heard.rows.values), heard.rows.ptr))
+        new, kept = sums_over_links(clients.graph, rows).unsqueeze(1), clients.state.stitch_heard
+        joined = new if kept is None else torch.cat([kept.values, new], 1)
+        return replace(clients.state, stitch_heard=Rows(joined, clients.graph.segments.ptr)), Nothing(clients.ids)
+
+    def outputs(self, clients: Clients[S], model: Model) -> tuple[GraphBatch, Tensor]:
+        """Also what was heard over known links."""
+        if getattr(clients.state, "stitch_heard", None) is None:
+            return super().outputs(clients, model)
+        return clients.graph, self.stitched(clients, model).clamp_min(SMALLEST).log()
+
+    def stitched(self, clients: Clients[S], model: Model) -> Tensor:
+        """Class probabilities of the clients' own nodes, as far as they have been smoothed, [N, C]."""
+        graph, (seen, out) = clients.graph, super().outputs(clients, model)
+        if seen.num_nodes != graph.num_nodes:
+            out = out[seen.segments.place < graph.sizes[seen.segments.client]]
+        return smoothed(graph, probabilities(graph, out), clients.state.stitch_heard, self.training.stitch_share)
+
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """DP-SGD, and noise on sums over neighbours, if the settings ask for them."""
+        """DP-SGD, noise on sums over neighbours and on what is told over links, if the settings ask for them."""
         training, model = self.training, self.model
         used: tuple[Mechanism, ...] = ()
         if training.dp_sigma > 0:
             used += (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
         if model.kind == GAP and model.gap_sigma > 0:
             used += (NoisySums(model.gap_hops, model.gap_sigma, model.gap_max_degree if model.gap_level == "node" else 0),)
+        if training.stitch and training.stitch_sigma > 0:
+            used += (NoisyRows("stitch_offer", training.stitch_sigma),)
         return used
 
 

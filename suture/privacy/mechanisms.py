@@ -128,7 +128,21 @@ class NoisyMeans:
     """The noise, as a multiple of what replacing one node can change in a mean, its group given."""
 
 
-Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans
+@dataclass(frozen=True)
+class NoisyRows:
+    """A method's statement that rows of probabilities of single nodes leave with Gaussian noise on every number."""
+
+    step: str
+    """The name of the step that sends them: one row of a node in each call."""
+    sigma: float
+
+    @property
+    def multiplier(self) -> float:
+        """Noise as a multiple of how far apart two rows of probabilities can be."""
+        return self.sigma / math.sqrt(2)
+
+
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans | NoisyRows
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:

@@ -26,7 +26,7 @@ from suture.method import Scores
 COMPARED = frozenset(
     {
         *(Kind.WEIGHTS, Kind.MOMENTS, Kind.GRADIENTS),
-        *(Kind.EMBEDDINGS, Kind.PROTOTYPES, Kind.SIGNATURES, Kind.FEATURES),
+        *(Kind.EMBEDDINGS, Kind.PREDICTIONS, Kind.PROTOTYPES, Kind.SIGNATURES, Kind.FEATURES),
     }
 )
 """Kinds whose size the owners of a run have in common. Statistics are of raw numbers, each on a scale of its own."""
