@@ -19,6 +19,7 @@ from suture.methods.fed_gnnmlp import FedGnnMlp
 from suture.methods.fed_mlp import FedMlp
 from suture.methods.fedavg import FedAvg
 from suture.methods.feddep.method import FedDep
+from suture.methods.fedgcn import FedGcn
 from suture.methods.fedggr.method import FedGgr
 from suture.methods.fedgls.method import FedGls
 from suture.methods.fedgnn import FedGnn
@@ -47,7 +48,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
         *(Local, Global, FedAvg, FedProx, FedPer, Scaffold),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
         *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
-        *(FedDep, FedGraph, FedGsl),
+        *(FedDep, FedGraph, FedGsl, FedGcn),
         *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )
 }

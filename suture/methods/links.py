@@ -109,12 +109,21 @@ def routed(wanted: Wanted, offered: Offered) -> Heard:
 
 def sums_over_links(graph: GraphBatch, heard: Heard) -> Tensor:
     """For every node the sum of what was heard over its links, and in the last column over how many, [N, C + 1]."""
-    known, wanted = known_to(graph), wanted_by(graph)
-    owner = graph.segments.client[known.node]
-    # The place of a link's address among those its client wants: pairs (client, address) are in ascending order.
-    listed = torch.stack([Segments(wanted.ptr).client, wanted.values], 1)
-    order = torch.unique(torch.cat([listed, torch.stack([owner, known.foreign], 1)]), dim=0, return_inverse=True)[1]
-    place = order[listed.shape[0] :]
     row = torch.cat([heard.rows.values, heard.offered.values.unsqueeze(1)], 1)
     out = row.new_zeros(graph.num_nodes, row.shape[1])
-    return out.index_add_(0, known.node, row[place])
+    return out.index_add_(0, known_to(graph).node, row[places_among(graph, wanted_by(graph))])
+
+
+def places_among(graph: GraphBatch, wanted: Rows) -> Tensor:
+    """The place of every link's address among those that clients want, which are in the order of (client, address), [B]."""
+    known = known_to(graph)
+    listed = torch.stack([Segments(wanted.ptr).client, wanted.values], 1)
+    links = torch.stack([graph.segments.client[known.node], known.foreign], 1)
+    return torch.unique(torch.cat([listed, links]), dim=0, return_inverse=True)[1][listed.shape[0] :]
+
+
+def within(rows: Rows) -> Rows:
+    """Addresses in ascending order inside each client."""
+    order = torch.argsort(rows.values, stable=True)
+    order = order[torch.argsort(Segments(rows.ptr).client[order], stable=True)]
+    return Rows(rows.values[order], rows.ptr)

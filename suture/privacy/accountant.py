@@ -362,8 +362,7 @@ def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, 
 
 def _rows_guarantee(used: NoisyRows, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
     exact = Bound(gaussian_epsilon(composed_mu(used.multiplier, times.get(used.step, 0)), delta), delta)
-    hides = "the rows that were told of one node, not what they follow from"
-    return Guarantee(client.client, "Gaussian rows", hides, exact, {"exact": exact}, uncovered=(Kind.ADDRESSES,))
+    return Guarantee(client.client, "Gaussian rows", used.hides, exact, {"exact": exact}, uncovered=(Kind.ADDRESSES,))
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

@@ -1,0 +1,119 @@
+"""What stitching over known links gives back of what a random cut takes: pieces, pieces stitched, and owners that see it all.
+
+    python benchmarks/known_links.py cora 30,31,32,33,34 [--data-root DIR] [key=value ...]
+
+Cora or CiteSeer dealt at random to ten owners, 20/20/60 of the nodes, 200 rounds of Adam, a GCN. Printed for each seed are the
+validation and test accuracy of all nodes together, each predicted by its owner:
+
+    nothing     on its own piece
+    oracle      owners have the true features and links of everybody within two hops of their nodes, in training and in tests
+    stitched    the models of `nothing`, stitched over all lost links in one or two steps, by the noise on what is told
+
+and at the end the means, and how much of the way from `nothing` to `oracle` each goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from suture import api
+from suture.engines.embedded import EmbeddedCohort
+from suture.graph.batch import GraphBatch, batch_of
+from suture.method import Method
+from suture.runs.evaluation import TEST, VALIDATION, averaged
+from suture.runs.prepare import Prepared, Source
+
+CELL = (
+    *("partition.kind=random", "partition.boundary=both", "split.train=0.2", "split.val=0.2", "split.test=0.6"),
+    *("model.kind=gcn", "training.fanouts=[]", "training.batch_size=0", "training.rounds=200", "training.lr=0.005"),
+)
+NOISES = (0.0, 0.1, 0.5)
+HOPS = 2
+Scored = tuple[float, float]
+"""Validation and test accuracy in percent."""
+
+
+def trained(method: Method[Any, Any], graph: GraphBatch, prepared: Prepared) -> tuple[Any, EmbeddedCohort[Any]]:
+    """(the server, the clients) after the last round."""
+    cohort, server = EmbeddedCohort.start(method, graph, prepared.task), method.init_server(prepared.task)
+    for phase in method.plan():
+        for number in range(phase.times):
+            cohort.begin(phase.name, number + 1)
+            server = phase.body(server, cohort)
+    return server, cohort
+
+
+def scored(method: Method[Any, Any], server: Any, cohort: EmbeddedCohort[Any]) -> Scored:
+    """All clients' nodes together."""
+    scores = cohort.evaluate(method.deploy(server, cohort.ids))
+    return 100 * averaged(scores, VALIDATION, "nodes"), 100 * averaged(scores, TEST, "nodes")
+
+
+def with_neighbourhoods(prepared: Prepared) -> GraphBatch:
+    """Every client with the nodes within two hops of its own; those have no role, so that they neither train nor are tested."""
+    parts, roles, members = prepared.cut.partition, [], []
+    source, target = prepared.data.edge_index
+    for own, of_own in zip(parts.members, prepared.cut.split.client_roles, strict=True):
+        inside = torch.zeros(int(prepared.data.num_nodes), dtype=torch.bool)
+        inside[own] = True
+        for _ in range(HOPS):
+            inside[source[inside[target]]] = True
+        role = torch.zeros(inside.numel(), dtype=torch.int8)
+        role[own] = of_own
+        members.append(torch.nonzero(inside).squeeze(1))
+        roles.append(role[members[-1]])
+    return batch_of(prepared.data, parts.ids, members, roles, [False] * len(members))
+
+
+def variants(method: Method[Any, Any], prepared: Prepared) -> Iterator[tuple[str, Scored]]:
+    """Name and scores of everything above."""
+    server, cohort = trained(method, prepared.clients, prepared)
+    states, asked = cohort.states(), cohort.asked
+    yield "nothing", scored(method, server, cohort)
+    for noise in NOISES:
+        stitching: Any = replace(method, training=replace(method.training, stitch=2, stitch_sigma=noise))
+        after = EmbeddedCohort.start(stitching, prepared.clients, prepared.task)
+        after.restore(states, asked)
+        for step in (1, 2):
+            stitching.stitch(server, after)
+            yield f"stitched, {step} step{'s' * (step > 1)}, noise {noise:g}", scored(stitching, server, after)
+    server, cohort = trained(method, with_neighbourhoods(prepared), prepared)
+    yield "oracle", scored(method, server, cohort)
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset")
+    parser.add_argument("seeds")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--data-root", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    made = api.plan(
+        asked.dataset, ["fedavg"], protocol="fedsage-louvain", clients=10, seeds=seeds, overrides=[*CELL, *asked.overrides]
+    )
+    source, found = Source(made, data_root=asked.data_root), defaultdict[str, list[Scored]](list)
+    for seed in seeds:
+        for name, values in variants(made.methods[0], source.prepared(seed)):
+            found[name].append(values)
+            print(f"seed {seed}  {name:30}  validation {values[0]:.2f}  test {values[1]:.2f}", flush=True)
+    low, high = (statistics.mean(test for _, test in found[name]) for name in ("nothing", "oracle"))
+    for name, each in found.items():
+        tests = [test for _, test in each]
+        spread = statistics.stdev(tests) if len(tests) > 1 else float("nan")
+        share = 100 * (statistics.mean(tests) - low) / (high - low)
+        print(f"{asked.dataset}  {name:30}  {statistics.mean(tests):.2f} ± {spread:.2f}  {share:.0f} % of the gap")
+
+
+if __name__ == "__main__":
+    main()
