@@ -1,9 +1,9 @@
-"""What stitching over known links gives back of what a random cut takes: pieces, pieces stitched, and owners that see it all.
+"""What stitching over known links gives back of what a random cut takes.
 
     python benchmarks/known_links.py cora 30,31,32,33,34 [--data-root DIR] [key=value ...]
 
-Cora or CiteSeer dealt at random to ten owners, 20/20/60 of the nodes, 200 rounds of Adam, a GCN. Printed for each seed are the
-validation and test accuracy of all nodes together, each predicted by its owner:
+Cora or CiteSeer dealt at random to ten owners, 20/20/60 of the nodes, 200 rounds of Adam, a GCN. Printed for each seed are
+the validation and test accuracy of all nodes together, each predicted by its owner:
 
     nothing     on its own piece
     oracle      owners have the true features and links of everybody within two hops of their nodes, in training and in tests
@@ -58,7 +58,7 @@ def scored(method: Method[Any, Any], server: Any, cohort: EmbeddedCohort[Any]) -
 
 
 def with_neighbourhoods(prepared: Prepared) -> GraphBatch:
-    """Every client with the nodes within two hops of its own; those have no role, so that they neither train nor are tested."""
+    """Every client with the nodes within two hops of its own; those have no role, so they neither train nor are tested."""
     parts, roles, members = prepared.cut.partition, [], []
     source, target = prepared.data.edge_index
     for own, of_own in zip(parts.members, prepared.cut.split.client_roles, strict=True):

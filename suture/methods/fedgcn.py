@@ -16,7 +16,7 @@ layer does. What the paper hides by homomorphic encryption is here
              neighbour). Rows of line 3 with fewer neighbours are not sent either
     clip, sigma   rows are shortened to `clip`, and every number sent has noise N(0, (sigma clip)^2)
 
-Links count alike. Owners who have links to a node that nobody answers for hear nothing of it.
+It trains a GCN whatever network the protocol prescribes. Links count alike. Owners who have links to a node that nobody answers for hear nothing of it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix, segments_of
-from suture.core.message import Kind, Message, Nothing, Rows
+from suture.core.message import Kind, Message, Nothing, Record, Rows
 from suture.core.streams import Streams
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
-from suture.method import Clients, Cohort, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
 from suture.methods.links import Asked, Wanted, asked_of_all, known_to, own_among, places_among, wanted_by, within
 from suture.privacy.mechanisms import Mechanism, NoisyRows, noise_rows, secret_sums
@@ -60,6 +60,14 @@ class Aggregated(Kept):
 
 
 @dataclass(frozen=True)
+class Known(Record):
+    """The same, for predicting when the run is over."""
+
+    foreign: Rows | None
+    around: Rows | None
+
+
+@dataclass(frozen=True)
 class FedGcn(ModelAveraging[Server, Aggregated]):
     """FedAvg on features that were summed over known links beforehand."""
 
@@ -67,6 +75,8 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
     summary: ClassVar[str] = "FedAvg of a GCN on features that owners summed over known links before training"
     paper: ClassVar[str] = "Yao et al., NeurIPS 2023"
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
+    mends: ClassVar[Mends] = "known"
+    memory: ClassVar[type[Record]] = Known
 
     hops: Literal[1, 2] = 2
     """1: sums over a node's neighbours; 2: also those of its foreign neighbours."""
@@ -81,11 +91,13 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         super().__post_init__()
         if self.sigma > 0 and self.clip == 0:
             raise ConfigError("fedgcn.sigma is a multiple of fedgcn.clip, which is 0: set fedgcn.clip to the longest row")
-        if self.model.kind != "gcn" or self.model.layers < 2:
+        if self.model.layers < 2:
             raise ConfigError(
-                "fedgcn puts sums over neighbours in the place of what the first layer of a GCN hears: set "
-                "fedgcn.model.kind=gcn and fedgcn.model.layers to at least 2"
+                "fedgcn puts sums over neighbours in the place of what the first layer of a GCN hears, and trains those "
+                "after it: set fedgcn.model.layers to at least 2"
             )
+        object.__setattr__(self, "model", replace(self.model, kind="gcn"))
+        object.__setattr__(self, "training", replace(self.training, fanouts=()))
 
     def init_server(self, task: Task) -> Server:
         """The initial model."""
@@ -203,7 +215,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
             x = x * (self.clip / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
         return x / self.degrees(graph).sqrt().unsqueeze(1)
 
-    def aggregated(self, graph: GraphBatch, state: Aggregated) -> Tensor:
+    def aggregated(self, graph: GraphBatch, state: Aggregated | Known) -> Tensor:
         """a, [N, F]."""
         own = self.scaled_rows(graph)
         total = own + graph.neighbours.times(own)
@@ -219,7 +231,15 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         key = (state.foreign.values, None if state.around is None else state.around.values)
         return graph.once("fedgcn", key, lambda: self.completed(graph, state))
 
-    def completed(self, graph: GraphBatch, state: Aggregated) -> GraphBatch:
+    def remembered(self, clients: Clients[Aggregated]) -> Known:
+        """What was heard of each node's neighbours."""
+        return Known(clients.ids, clients.state.foreign, clients.state.around)
+
+    def recalled(self, clients: Clients[Known]) -> GraphBatch:
+        """As in tests: nobody is asked again."""
+        return clients.graph if clients.state.foreign is None else self.completed(clients.graph, clients.state)
+
+    def completed(self, graph: GraphBatch, state: Aggregated | Known) -> GraphBatch:
         """As `seen`, made once."""
         a, d = self.aggregated(graph, state), self.degrees(graph)
         if state.around is None:

@@ -130,7 +130,6 @@ def test_noise_is_on_every_number_and_rows_are_clipped() -> None:
     ("values", "sentence"),
     [
         ({"sigma": 0.1}, "set fedgcn.clip"),
-        ({"model": {"kind": "sage"}}, "fedgcn.model.kind=gcn"),
         ({"model": {"layers": 1}}, "at least 2"),
     ],
 )
