@@ -16,7 +16,8 @@ layer does. What the paper hides by homomorphic encryption is here
              neighbour). Rows of line 3 with fewer neighbours are not sent either
     clip, sigma   rows are shortened to `clip`, and every number sent has noise N(0, (sigma clip)^2)
 
-It trains a GCN whatever network the protocol prescribes. Links count alike. Owners who have links to a node that nobody answers for hear nothing of it.
+It trains a GCN whatever network the protocol prescribes. Links count alike. Owners who have links to a node that nobody
+answers for hear nothing of it.
 """
 
 from __future__ import annotations
