@@ -66,8 +66,9 @@ def addresses_of(ids: Sequence[str]) -> Tensor:
 
 def addresses_in(data: Data, node_id: Tensor) -> Tensor:
     """By which others know the nodes of a graph."""
-    if data.get("address") is not None:
-        return data.address
+    given: Tensor | None = data.get("address")
+    if given is not None:
+        return given
     names = data.get("node_name")
     return addresses_of(names) if names is not None and data.get("boundary_foreign") is not None else node_id
 

@@ -284,7 +284,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         graph, (seen, out) = clients.graph, super().outputs(clients, model)
         if seen.num_nodes != graph.num_nodes:
             out = out[seen.segments.place < graph.sizes[seen.segments.client]]
-        return smoothed(graph, probabilities(graph, out), clients.state.stitch_heard, self.training.stitch_share)
+        probable = probabilities(graph, out, self.training.stitch_temperature)
+        return smoothed(graph, probable, clients.state.stitch_heard, self.training.stitch_share)
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """DP-SGD, noise on sums over neighbours and on what is told over links, if the settings ask for them."""

@@ -119,7 +119,8 @@ def places_among(graph: GraphBatch, wanted: Rows) -> Tensor:
     known = known_to(graph)
     listed = torch.stack([Segments(wanted.ptr).client, wanted.values], 1)
     links = torch.stack([graph.segments.client[known.node], known.foreign], 1)
-    return torch.unique(torch.cat([listed, links]), dim=0, return_inverse=True)[1][listed.shape[0] :]
+    rank: Tensor = torch.unique(torch.cat([listed, links]), dim=0, return_inverse=True)[1]
+    return rank[listed.shape[0] :]
 
 
 def within(rows: Rows) -> Rows:

@@ -3,14 +3,14 @@
 The second half of correct-and-smooth (Huang et al., Combining label propagation and simple models out-performs graph neural
 networks, ICLR 2021), across owners:
 
-    P <- the class probabilities of every node by its owner's model; Z <- P
+    P <- the class probabilities of every node, softmax of its owner's model's scores / temperature; Z <- P
     for each of `training.stitch` steps
       1  owners tell rows of Z of those nodes that others have links to, with noise N(0, sigma^2) on every number
       2  Z_v <- a (Z_v + sum of Z over v's neighbours, own and foreign) / (1 + how many they are) + (1 - a) P_v
 
-with a = training.stitch_share and sigma = training.stitch_sigma. Foreign rows are brought back to probabilities before they
-are used, which costs nothing of what noise promises. Of a neighbour that nobody offers nothing is heard. Links count alike,
-whatever they weigh. C numbers leave an owner for each such node and step.
+with a, sigma and the temperature from training.stitch_share, stitch_sigma and stitch_temperature. Foreign rows are brought
+back to probabilities before they are used, which costs nothing of what noise promises. Of a neighbour that nobody offers
+nothing is heard. Links count alike, whatever they weigh. C numbers leave an owner for each such node and step.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SMALLEST = 1e-12
 """Of a probability, so that it has a logarithm."""
 
 
-def probabilities(graph: GraphBatch, out_NC: Tensor) -> Tensor:
+def probabilities(graph: GraphBatch, out_NC: Tensor, temperature: float) -> Tensor:
     """P, [N, C]."""
     if graph.pairs is not None or graph.target.kind != "class":
         raise ConfigError("training.stitch smooths probabilities of one class a node; set training.stitch=0 for other tasks")
-    return torch.softmax(out_NC, 1)
+    return torch.softmax(out_NC / temperature, 1)
 
 
 def smoothed(graph: GraphBatch, probable_NC: Tensor, heard: Rows | None, share: float) -> Tensor:

@@ -32,12 +32,12 @@ from suture.report.privacy import read_privacy
 from suture.runs.prepare import Source
 from suture.testing.properties import PROPERTIES
 
-SHARE, STEPS = 0.7, 2
+SHARE, STEPS, TEMPERATURE = 0.7, 2, 1.5
 
 
 def stitching(kind: type[Any] = FedAvg, **training: Any) -> Any:
     """A method on a perceptron, whose predictions are the same on pieces and on the whole."""
-    method = small(kind, training={"stitch": STEPS, "stitch_share": SHARE, **training})
+    method = small(kind, training={"stitch": STEPS, "stitch_share": SHARE, "stitch_temperature": TEMPERATURE, **training})
     return dataclasses.replace(method, model=dataclasses.replace(method.model, kind="mlp", dropout=0.0))
 
 
@@ -69,7 +69,7 @@ def on_the_whole(method: Any, server: Any) -> np.ndarray:
     world = small_world()
     model = Model(world.whole.ids, tile(server.params, 1))
     with torch.no_grad():
-        start = method.predict(world.whole, model, world.task).softmax(1).double().numpy()
+        start = (method.predict(world.whole, model, world.task) / TEMPERATURE).softmax(1).double().numpy()
     nodes = world.whole.num_nodes
     adjacency = np.eye(nodes)
     adjacency[world.whole.edge_index[1], world.whole.edge_index[0]] = 1
