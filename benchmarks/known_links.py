@@ -8,7 +8,7 @@ the validation and test accuracy of all nodes together, each predicted by its ow
     nothing     on its own piece, in the round with the best validation accuracy
     oracle      the same, if owners had the lost neighbours with their true features, in training and in tests
     two hops    the same, if owners had all that is within two hops
-    stitched    the models of the last round, stitched over all lost links in one or two steps, by the noise on what is told
+    stitched    the models of the last round, stitched over all lost links in up to three steps, by the noise on what is told
 
 and at the end the means, and how much of the way from `nothing` to `oracle` each goes.
 """
@@ -37,6 +37,7 @@ CELL = (
     *("model.kind=gcn", "training.fanouts=[]", "training.batch_size=0", "training.rounds=200", "training.lr=0.005"),
 )
 NOISES = (0.0, 0.1, 0.5)
+STEPS = 3
 EVERY = 5
 """Rounds between two tests."""
 Scored = tuple[float, float]
@@ -86,10 +87,10 @@ def variants(method: Method[Any, Any], prepared: Prepared) -> Iterator[tuple[str
     states, asked = cohort.states(), cohort.asked
     yield "nothing", best
     for noise in NOISES:
-        stitching: Any = replace(method, training=replace(method.training, stitch=2, stitch_sigma=noise))
+        stitching: Any = replace(method, training=replace(method.training, stitch=STEPS, stitch_sigma=noise))
         after = EmbeddedCohort.start(stitching, prepared.clients, prepared.task)
         after.restore(states, asked)
-        for step in (1, 2):
+        for step in range(1, STEPS + 1):
             stitching.stitch(server, after)
             yield f"stitched, {step} step{'s' * (step > 1)}, noise {noise:g}", scored(stitching, server, after)
 

@@ -206,7 +206,7 @@ class TrainingSettings:
     """Steps after the last round in which owners smooth their predictions over the links they know. See docs/stitch.md."""
     stitch_share: Share = 0.95
     """stitch: how much of a prediction each step takes from neighbours."""
-    stitch_temperature: Positive = 4.0
+    stitch_temperature: Positive = 2.0
     """stitch: what class scores are divided by first; long training makes models too sure to be outvoted by neighbours."""
     stitch_sigma: NonNegative = 0.0
     """stitch: noise on every probability that is told to another owner."""

@@ -45,7 +45,7 @@ from suture.methods.links import (
     sums_over_links,
     wanted_by,
 )
-from suture.methods.stitching import SMALLEST, as_probabilities, probabilities, smoothed, told_rows
+from suture.methods.stitching import SMALLEST, probabilities, smoothed, told_rows
 from suture.nn.backbones import GAP
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisyRows, NoisySums
 from suture.training.batches import Batch
@@ -268,8 +268,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     @step
     def stitch_hear(self, clients: Clients[S], heard: Heard) -> tuple[S, Nothing]:
         """What others predict of the foreign ends."""
-        rows = replace(heard, rows=Rows(as_probabilities(heard.rows.values), heard.rows.ptr))
-        new, kept = sums_over_links(clients.graph, rows).unsqueeze(1), clients.state.stitch_heard
+        new, kept = sums_over_links(clients.graph, heard).unsqueeze(1), clients.state.stitch_heard
         joined = new if kept is None else torch.cat([kept.values, new], 1)
         return replace(clients.state, stitch_heard=Rows(joined, clients.graph.segments.ptr)), Nothing(clients.ids)
 

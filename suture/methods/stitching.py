@@ -8,8 +8,8 @@ networks, ICLR 2021), across owners:
       1  owners tell rows of Z of those nodes that others have links to, with noise N(0, sigma^2) on every number
       2  Z_v <- a (Z_v + sum of Z over v's neighbours, own and foreign) / (1 + how many they are) + (1 - a) P_v
 
-with a, sigma and the temperature from training.stitch_share, stitch_sigma and stitch_temperature. Foreign rows are brought
-back to probabilities before they are used, which costs nothing of what noise promises. Of a neighbour that nobody offers
+with a, sigma and the temperature from training.stitch_share, stitch_sigma and stitch_temperature. Noisy rows are added up as
+they come: their noise has no bias, which bringing each back to probabilities would have. Of a neighbour that nobody offers
 nothing is heard. Links count alike, whatever they weigh. C numbers leave an owner for each such node and step.
 """
 
@@ -59,9 +59,3 @@ def told_rows(graph: GraphBatch, rows_NC: Tensor, nodes: Tensor, sigma: float, r
     elif sigma > 0:
         chosen = chosen + noise_rows(segments.ptr, chosen.shape[1], sigma, rng)
     return Rows(chosen, segments.ptr)
-
-
-def as_probabilities(rows_WC: Tensor) -> Tensor:
-    """Rows that noise has moved, brought back: nothing below zero, and all of it one; nothing stays nothing."""
-    rows = rows_WC.clamp_min(0)
-    return rows / rows.sum(1, keepdim=True).clamp_min(SMALLEST)
