@@ -37,9 +37,9 @@ from suture.settings import Cosine, Count, Share
 
 @dataclass(frozen=True)
 class Told(Up):
-    """Line 3: `weight` is the confidence H [K]; `moments` [K, 2 orders classes]."""
+    """Line 3: `weight` is the confidence H [K]; `mixed`, the moments M, [K, 2 orders classes]."""
 
-    moments: Annotated[Tensor, Kind.SIGNATURES]
+    mixed: Annotated[Tensor, Kind.SIGNATURES]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class FedGTA(Averaging[Server, Kept, Model, Told]):
         return Kept(clients.ids, trained.params, trained.moments), Told(clients.ids, trained.params, *told)
 
     def combine(self, server: Server, handed: Model, up: Told, cohort: Cohort) -> Server:  # line 4
-        alike_KK = F.cosine_similarity(up.moments.unsqueeze(1), up.moments.unsqueeze(0), dim=2)
+        alike_KK = F.cosine_similarity(up.mixed.unsqueeze(1), up.mixed.unsqueeze(0), dim=2)
         share_KK = (alike_KK >= self.threshold).fill_diagonal_(True) * up.weight
         cohort.report(loss=float(up.loss.mean()), averaged=float((share_KK > 0).sum(1).float().mean()))
         return heard(server, Server(up.ids, mix(up.params, share_KK / share_KK.sum(1, keepdim=True))))

@@ -35,6 +35,7 @@ from suture.seam import S as S
 from suture.seam import V as V
 from suture.settings import ModelSettings, TrainingSettings
 from suture.training.losses import nodes_loss, pairs_loss
+from suture.training.shared import steps_at_server
 
 S_co = TypeVar("S_co", bound=Record, covariant=True)
 """What clients keep, to whoever only reads it: clients that keep more will do."""
@@ -42,6 +43,8 @@ Step = Callable[["Clients[S]", M], tuple[S, R]]
 AnyMethod = "Method[Any, Any]"
 Mends = Literal["nothing", "known", "any"]
 """No graph; only that which was trained on; any graph of an owner who took part."""
+Shared = Literal["moments", "server"]
+"""What a round may share of optimisers: clients' moments, and steps that the server makes."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,13 @@ class Method(ABC, Generic[V, S]):
     """Steps of whose replies the server needs only the mean, weighted by their `weight`: these can be summed securely or
     robustly."""
 
+    shares: ClassVar[tuple[Shared, ...]] = ()
+    """What its rounds can share of optimisers: `moments` (training.moments=averaged), a model at the `server` that can be
+    stepped (training.moments=server, training.server_optimizer)."""
+
+    stitches: ClassVar[bool] = False
+    """Whether predictions can be smoothed over known links after its last round (training.stitch)."""
+
     asks_per_iteration: ClassVar[int] = 1
     """How often one iteration asks the same step at most: an owner does not answer more often than the plan can need."""
 
@@ -178,6 +188,7 @@ class Method(ABC, Generic[V, S]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
+        _check_training(self)
         kind = type(self)
         if self.model.kind == GAP and not (kind.edges_by_layers and kind.seen is Method.seen):
             raise ConfigError(
@@ -253,12 +264,16 @@ class Method(ABC, Generic[V, S]):
         """Weights [1, ...] everybody can compute from the run's public seed."""
         return self.backbone(task).init(generator(task.seed, "initial weights"))
 
+    def outputs(self, clients: Clients[S], model: Model) -> tuple[GraphBatch, Tensor]:
+        """The graph that clients are tested on, and class scores [N, C] of its nodes."""
+        graph = self.seen(clients, training=False)
+        return graph, self.predict(graph, model, clients.task)
+
     @step
     def evaluate(self, clients: Clients[S], deployed: Message) -> tuple[S, Scores]:
         """Each client tests its model on its own nodes and tells how good it is, nothing else."""
         with torch.no_grad():
-            graph = self.seen(clients, training=False)
-            logits = self.predict(graph, self.assemble(clients, deployed), clients.task)
+            graph, logits = self.outputs(clients, self.assemble(clients, deployed))
         return clients.state, score(graph, logits, clients.task.metric, self.training)
 
     @classmethod
@@ -281,6 +296,28 @@ def _refuse_reserved(cls: type[Method[Any, Any]]) -> None:
                 f"{cls.__qualname__}.{name} is a reserved name: a hyper-parameter cannot take the place of the `{name}` "
                 "that all methods have; rename the field, or make it a ClassVar if it is that one"
             )
+
+
+def _check_training(method: Method[Any, Any]) -> None:
+    """Refuse shared moments, steps of the server and stitching where a method does not have them."""
+    training, shares, name = method.training, method.shares, method.name
+    if training.stitch and not method.stitches:
+        raise ConfigError(f"{name} does not stitch predictions over known links: set {name}.training.stitch=0")
+    if training.moments == "averaged" and "moments" not in shares:
+        raise ConfigError(
+            f"{name} does not average its clients' models as fedavg does, so it cannot average their moments: "
+            f"set {name}.training.moments=own"
+        )
+    if steps_at_server(training) and "server" not in shares:
+        raise ConfigError(
+            f"{name} has no single model at its server that an optimiser could step: "
+            f"set {name}.training.server_optimizer=none and {name}.training.server_lr=1"
+        )
+    if training.moments == "server" and not ("server" in shares and method.one_model):
+        raise ConfigError(
+            f"{name} trains parameters that do not reach its server, so its optimiser cannot be the server's: "
+            f"set {name}.training.moments=averaged or own"
+        )
 
 
 def check_target(method: Method[Any, Any], target: Target) -> None:

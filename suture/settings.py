@@ -82,6 +82,8 @@ class PartitionSettings:
     """dirichlet: concentration; small values give each client few labels."""
     graphless_fraction: Share = 0.0
     """Share of clients whose edges are hidden, at training and test time."""
+    boundary: Literal["none", "one-side", "both"] = "none"
+    """Who knows of a link that the cut loses, and the name of its foreign end: nobody, one of its two owners, or both."""
     file: str = ""
     """file: path of the user's own assignment (one client name or number per line, or CSV node,client)."""
 
@@ -179,6 +181,19 @@ class TrainingSettings:
     """Sample neighbours with replacement."""
     keep_optimizer: bool = True
     """A client's optimiser moments survive from round to round; otherwise they start anew each round."""
+    moments: Literal["own", "averaged", "server"] = "own"
+    """Whose the optimiser's moments are: each client's own, averaged with the weights, or the server's, which then makes one
+    step a round along the clients' mean gradient. See docs/stable-averaging.md."""
+    server_optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
+    """How the server goes on from the clients' mean (FedAvgM, FedAdam, FedYogi); none: by server_lr alone."""
+    server_lr: Positive = 1.0
+    """How far the server goes towards the clients' mean; adam, yogi: below 1, as a weight moves by about as much a round."""
+    server_beta1: DroppedShare = 0.9
+    """momentum, adam, yogi: how much of the server's last step the next one repeats."""
+    server_beta2: DroppedShare = 0.99
+    """adam, yogi: how slowly the server forgets how large updates were."""
+    server_tau: Positive = 0.001
+    """adam, yogi: updates smaller than this are not scaled up to the others."""
     weighting: Weighting = "train-nodes"
     """What a client's model weighs in an average, and so what is learnt of its size by whoever sees that: its training
     nodes, its nodes, the power of two next to its training nodes, or nothing."""
@@ -192,6 +207,14 @@ class TrainingSettings:
     """How updates become one: all but the mean hold against a few wrong ones, for methods that only average."""
     byzantine: Whole = 1
     """trimmed-mean, krum and multi-krum: how many clients may be wrong."""
+    stitch: Whole = 0
+    """Steps after the last round in which owners smooth their predictions over the links they know. See docs/stitch.md."""
+    stitch_share: Share = 0.95
+    """stitch: how much of a prediction each step takes from neighbours."""
+    stitch_temperature: Positive = 2.0
+    """stitch: what class scores are divided by first; long training makes models too sure to be outvoted by neighbours."""
+    stitch_sigma: NonNegative = 0.0
+    """stitch: noise on every probability that is told to another owner."""
     patience: Annotated[int, Field(ge=0)] = 0
     """Rounds without a better validation score after which training ends; 0: never."""
 

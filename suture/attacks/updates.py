@@ -20,6 +20,9 @@ from suture.attacks.scenes import Scene
 from suture.core.tree import Tree
 from suture.method import Method
 from suture.methods.averaging import sizes_of
+from suture.settings import TrainingSettings
+from suture.training.optimisers import SUM
+from suture.training.shared import steps_at_server
 
 TRAINING = "local_update"
 
@@ -48,7 +51,8 @@ def _seen_by_server(heard: Heard, most: int | None, last: bool) -> list[Update]:
     for number, frame in _chosen(list(enumerate(down, 1)), most, last):
         if frame.ask not in up:
             continue
-        before, after = _params(heard.recorded.read(frame)), _params(heard.recorded.read(up[frame.ask]))
+        before, reply = _params(heard.recorded.read(frame)), heard.recorded.read(up[frame.ask])
+        after = _stepped(before, reply, heard.recorded.method.training) | _params(reply)
         if after:
             found.append(Update(number, {name: before[name] for name in after if name in before}, after))
     return found
@@ -98,6 +102,14 @@ def _params(message: object) -> Tree:
     return {name: value.float() for name, value in found.items()} if isinstance(found, Mapping) else {}
 
 
+def _stepped(before: Tree, reply: object, training: TrainingSettings) -> Tree:
+    """Where plain SGD has gone, if a client sent the sum of its gradients in the place of a model."""
+    if training.moments != "server":
+        return {}
+    sums = getattr(reply, "moments", {})
+    return {name: value - training.lr * sums[f"{name}.{SUM}"] for name, value in before.items() if f"{name}.{SUM}" in sums}
+
+
 def weights(scene: Scene) -> dict[str, float]:
     """How much each client weighs in the mean."""
     return dict(zip(scene.graph.ids, sizes_of(scene.graph, scene.method.training).tolist(), strict=True))
@@ -105,7 +117,8 @@ def weights(scene: Scene) -> dict[str, float]:
 
 def is_mean(method: Method[Any, Any]) -> bool:
     """Whether everybody is handed the weighted mean of what everybody sent."""
-    return TRAINING in method.sums
+    training = method.training
+    return TRAINING in method.sums and training.moments != "server" and not steps_at_server(training)
 
 
 def last_said(heard: Heard, step: str, direction: str, client: str) -> Said | None:

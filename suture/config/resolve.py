@@ -183,9 +183,32 @@ def _check_together(protocol: Protocol) -> None:
             f"seeds must differ from one another, got {written(protocol.seeds)}",
         ),
     )
-    for broken, sentence in (*rules, *_rules_of_gap(protocol)):
+    for broken, sentence in (*rules, *_rules_of_gap(protocol), *_rules_of_optimisers(training)):
         if broken:
             raise ConfigError(sentence)
+
+
+def _rules_of_optimisers(training: TrainingSettings) -> tuple[tuple[bool, str], ...]:
+    """What clients' and server's optimisers cannot be together."""
+    kind = training.server_optimizer
+    return (
+        (
+            training.moments == "averaged" and not training.keep_optimizer,
+            "training.moments averaged hands moments on from round to round, and training.keep_optimizer = false forgets "
+            "them: set training.keep_optimizer=true, or training.moments=own",
+        ),
+        (
+            training.moments == "server" and (kind != "none" or training.server_lr != 1),
+            f"training.moments server makes {training.optimizer} the server's optimiser, and training.server_optimizer = "
+            f"{kind} with training.server_lr = {training.server_lr:g} would be a second one: "
+            "set training.server_optimizer=none and training.server_lr=1, or training.moments=own",
+        ),
+        (
+            kind in ("adam", "yogi") and training.server_lr >= 1,
+            f"training.server_lr = {training.server_lr:g} lets {kind} at the server move every weight by about as much in a "
+            "round: set a value below 1, such as training.server_lr=0.01",
+        ),
+    )
 
 
 def _rules_of_gap(protocol: Protocol) -> tuple[tuple[bool, str], ...]:

@@ -4,7 +4,7 @@ A record is a frozen dataclass whose first field `ids` names the clients on its 
 Tensor [K, ...], Tree of those, Rows (ragged), or a plain scalar shared by all. Because the axis is labelled, content is
 always routed by client id, never by position. Every field of a message says what kind of thing it tells about a client,
 `loss: Annotated[Tensor, Kind.LOSSES]`, so that the ledger can say what left whom. The byte format (`core/packing.py`) is
-closed, never pickled.
+closed, never pickled. A field of type `Rows | None` may be absent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Self, TypeVar, get_origin, get_type_hints
@@ -35,12 +35,18 @@ class Kind(StrEnum):
     """Which entries of a model a client uses."""
     GRADIENTS = "gradients"
     """Derivatives with respect to something another party sent."""
+    MOMENTS = "moments"
+    """What an optimiser keeps of a client's gradients: sums and running means of them, and of their squares."""
     EMBEDDINGS = "node embeddings"
     """A vector for single nodes, or means of a few, as hidden layers see them."""
+    PREDICTIONS = "predictions"
+    """Class probabilities of single nodes."""
     FEATURES = "node features"
     """Input features of single nodes, real or generated."""
     EDGES = "edges"
     """Who is linked with whom, real or inferred."""
+    ADDRESSES = "addresses"
+    """Names by which owners speak of nodes that lie at others: to which of them there are links, but not from where."""
     PROTOTYPES = "prototypes"
     """Means of the embeddings of many nodes: of a class or a cluster."""
     SIGNATURES = "signatures"
@@ -84,7 +90,7 @@ class Rows:
         return Rows(torch.cat([part.values for part in parts]), pointers(lengths))
 
 
-Value = Tensor | Tree | Rows | Scalar
+Value = Tensor | Tree | Rows | Scalar | None
 
 
 @dataclass(frozen=True)
@@ -233,9 +239,10 @@ class Nothing(Message):
 
 @dataclass(frozen=True)
 class Model(Message):
-    """A model for each client: `params` [K, ...]."""
+    """A model for each client: `params` [K, ...]; `moments` go along where a round shares them."""
 
     params: Annotated[Tree, Kind.WEIGHTS]
+    moments: Annotated[Tree, Kind.MOMENTS] = field(default_factory=dict, kw_only=True)
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -298,7 +305,9 @@ def _take_field(name: str, kind: object, scalars: dict[str, Scalar], tensors: di
     prefix = f"{name}."
     if kind is Tensor:
         return tensors.pop(name)
-    if kind is Rows:
+    if kind == Rows | None and prefix + "ptr" not in tensors:
+        return None
+    if kind in (Rows, Rows | None):
         return Rows(tensors.pop(prefix + "values"), tensors.pop(prefix + "ptr"))
     if get_origin(kind) is dict:
         return {path.removeprefix(prefix): tensors.pop(path) for path in list(tensors) if path.startswith(prefix)}

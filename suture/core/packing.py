@@ -45,7 +45,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """What is in memory, without a copy where it is already in the right place and order."""
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    flat = tensor.detach().cpu().contiguous().flatten()
+    if flat.numel() < 2:  # which counts as contiguous whatever its stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().data
 
 
 def _refusal(why: str) -> IntegrityError:

@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 from suture.core.kernels import Segments, SparseMatrix, pointers, segments_of
 from suture.core.streams import Secret
 from suture.graph import edges
+from suture.graph.boundary import Boundary, Knowledge, addresses_in, known_links
 from suture.graph.features import Features as Features
 from suture.graph.features import feature_matrix as feature_matrix
 from suture.graph.target import ONE_CLASS, Target
@@ -92,6 +93,8 @@ class GraphBatch:
     """Drawn from the run's public seed: its edges are nobody's secret."""
     secret: Secret | None = None
     """Where a real owner draws what it draws once for its graph, whichever runs ask; None: it follows from the seed."""
+    boundary: Boundary | None = None
+    """Links to other owners' nodes that clients know of; None: nobody knows of any."""
 
     def __post_init__(self) -> None:
         weights = None if self.edge_weight is None else tuple(self.edge_weight.shape)
@@ -256,6 +259,7 @@ class GraphBatch:
             role=self.role[start:end],
             node_id=self.node_id[start:end],
             edge_weight=None if self.edge_weight is None else self.edge_weight[inside],
+            boundary=None if self.boundary is None else self.boundary.between(start, end),
         )
 
     def induced(self, nodes: Tensor) -> GraphBatch:
@@ -280,6 +284,7 @@ class GraphBatch:
             self.target,
             self.public,
             self.secret,
+            None if self.boundary is None else self.boundary.at(index, new_position),
         )
 
     def client_data(self, k: int) -> Data:
@@ -311,14 +316,25 @@ class GraphBatch:
             node_id=self.node_id.to(device),
             pairs=Pairs(*(t.to(device) for t in (p.nodes, p.label, p.role))) if (p := self.pairs) is not None else None,
             edge_weight=self.edge_weight.to(device) if self.edge_weight is not None else None,
+            boundary=self.boundary.to(device) if self.boundary is not None else None,
         )
 
 
 def batch_of(
-    data: Data, ids: Sequence[str], members: Sequence[Tensor], roles: Sequence[Tensor], graphless: Sequence[bool]
+    data: Data,
+    ids: Sequence[str],
+    members: Sequence[Tensor],
+    roles: Sequence[Tensor],
+    graphless: Sequence[bool],
+    knowledge: Knowledge = "none",
 ) -> GraphBatch:
-    """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap."""
-    return pieces_of(uncut(data, torch.empty(0)), ids, members, roles, graphless)
+    """Cut `data` into clients: induced subgraphs on `members`, flat and block-diagonal; members may overlap.
+
+    `knowledge` says what owners know of the links that the cut loses; of those that `data` had lost before, all it says.
+    """
+    whole = uncut(data, torch.empty(0))
+    boundary = _boundary_of(data, whole, members, graphless, knowledge)
+    return replace(pieces_of(whole, ids, members, roles, graphless), boundary=boundary)
 
 
 def pieces_of(
@@ -339,6 +355,16 @@ def pieces_of(
         edge_weight=weight,
         target=whole.target,
     )
+
+
+def _boundary_of(
+    data: Data, whole: GraphBatch, members: Sequence[Tensor], graphless: Sequence[bool], knowledge: Knowledge
+) -> Boundary | None:
+    """None where nobody could know anything, which is how most graphs are cut."""
+    given = data.get("boundary_node")
+    if knowledge == "none" and data.get("address") is None and (given is None or not given.numel()):
+        return None
+    return known_links(data, whole.neighbours, addresses_in(data, whole.node_id), members, graphless, knowledge)
 
 
 def _edges_of(whole: GraphBatch, members: Sequence[Tensor], graphless: Sequence[bool]) -> tuple[Tensor, Tensor | None]:

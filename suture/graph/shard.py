@@ -3,7 +3,7 @@
 Two kinds are read, neither of them pickled:
 
     .safetensors   as `save_shard` writes it (x, or x.rowptr, x.col, x.val of its CSR layout; edge_index; y; role; node_id;
-                   edge_weight if there are weights)
+                   edge_weight if there are weights; address, boundary_node and boundary_address of known links to others)
     .npz           the owner's own: x [N, F], edge_index [2, E], y [N] and train_mask, val_mask, test_mask; optional are
                    node_id [N], edge_weight [E] and directed
 
@@ -38,6 +38,8 @@ from suture.graph.data import MASKS, MOST_CLASSES, csr_from_parts, labelled, num
 FORMAT = "suture-shard/1"
 FORMAT_OF_WEIGHTS = "suture-shard/2"
 """Of files with weights or direction: a version that would not see these must not read them."""
+LINKS = ("address", "boundary_node", "boundary_address")
+"""What a file may know of links to other owners' nodes; see `graph.boundary`."""
 MOST_FEATURES = 10_000_000
 DENSEST = 1100
 """Bytes that deflate can make of one, and a few more; who promises more of a zip file lies."""
@@ -76,6 +78,8 @@ def save_shard(graph: GraphBatch, owner: str, path: Path, *, classes: int, row_n
     tensors = {"edge_index": one.edge_index, "y": one.y, "role": one.role, "node_id": one.node_id}
     if one.edge_weight is not None:
         tensors["edge_weight"] = one.edge_weight
+    if (known := one.boundary) is not None:
+        tensors |= {"address": known.address, "boundary_node": known.node, "boundary_address": known.foreign}
     matrix = one.x.matrix
     if isinstance(matrix, SparseMatrix):
         tensors |= {"x.rowptr": matrix.rowptr, "x.col": matrix.col, "x.val": matrix.val}
@@ -128,12 +132,27 @@ def _from_safetensors(path: Path) -> Shard:
     known = {name: tensors[name] for name in ("edge_index", "y", "node_id")}
     if "edge_weight" in tensors:
         known["edge_weight"] = tensors["edge_weight"]
-    data = _checked(Data(x=x, directed=bool(about.get("directed", False)), **known))
+    data = _with_links(_checked(Data(x=x, directed=bool(about.get("directed", False)), **known)), tensors)
     role = tensors["role"]
     whole = role.shape == (int(data.num_nodes),) and not role.is_floating_point()
     if not whole or int(role.min()) < 0 or int(role.max()) > 3:
         raise ValueError("role must be a number from 0 to 3 for every node")
     return Shard(data, _roles(role.to(torch.int8), data), max(classes, num_classes(data)), bool(about["row_normalised"]))
+
+
+def _with_links(data: Data, tensors: dict[str, Tensor]) -> Data:
+    """The graph with the links to other owners' nodes that the file knows of, if it says anything of them."""
+    if not any(name in tensors for name in LINKS):
+        return data
+    address, node, foreign = (tensors[name] for name in LINKS)
+    nodes = int(data.num_nodes)
+    whole = all(part.dtype == torch.int64 and part.dim() == 1 for part in (address, node, foreign))
+    if not whole or address.numel() != nodes or node.shape != foreign.shape:
+        raise ValueError(f"{', '.join(LINKS)} must be whole numbers: one for every node, and two for every link")
+    if node.numel() and not 0 <= int(node.min()) <= int(node.max()) < nodes:
+        raise ValueError(f"boundary_node must be numbers of nodes, from 0 to {nodes - 1}")
+    data.address, data.boundary_node, data.boundary_address = address, node, foreign
+    return data
 
 
 def _from_npz(path: Path) -> Shard:

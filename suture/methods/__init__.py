@@ -19,6 +19,7 @@ from suture.methods.fed_gnnmlp import FedGnnMlp
 from suture.methods.fed_mlp import FedMlp
 from suture.methods.fedavg import FedAvg
 from suture.methods.feddep.method import FedDep
+from suture.methods.fedgcn import FedGcn
 from suture.methods.fedggr.method import FedGgr
 from suture.methods.fedgls.method import FedGls
 from suture.methods.fedgnn import FedGnn
@@ -37,16 +38,17 @@ from suture.methods.local import Local
 from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
+from suture.methods.scaffold import Scaffold
 from suture.methods.uncut import Global
 from suture.plugins import Door, check_class
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
     for method in (
-        *(Local, Global, FedAvg, FedProx, FedPer),
+        *(Local, Global, FedAvg, FedProx, FedPer, Scaffold),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
         *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
-        *(FedDep, FedGraph, FedGsl),
+        *(FedDep, FedGraph, FedGsl, FedGcn),
         *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )
 }

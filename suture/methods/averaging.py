@@ -12,56 +12,85 @@ A method says what the server keeps (V), what a client keeps (S), what goes down
 the hooks of the lines it changes; state is replaced, never rebuilt, so fields it does not know stay as they are.
 
 `ModelAveraging` fills the hooks in for methods whose messages are models: the weighted mean of line 4 is FedAvg's. FedAvg is
-the one of them that keeps nothing else.
+the one of them that keeps nothing else. What else than models clients and server share of their optimisers, and how the
+server goes on from the mean, is `suture.training.shared`'s.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from suture.core.message import Kind, Message, Model, Nothing, Record
-from suture.core.tree import Tree, map_tree, mean, tile
+from suture.core.kernels import Segments, segments_of
+from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
+from suture.core.tree import Tree, mean, tile
+from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Cohort, Method, Phase, Task, step
+from suture.method import Clients, Cohort, Method, Phase, Shared, Task, step
+from suture.methods.links import (
+    Asked,
+    Heard,
+    Offered,
+    Wanted,
+    asked_of_all,
+    known_to,
+    own_among,
+    routed,
+    sums_over_links,
+    wanted_by,
+)
+from suture.methods.stitching import SMALLEST, probabilities, smoothed, told_rows
 from suture.nn.backbones import GAP
-from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisySums
+from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisyRows, NoisySums
 from suture.settings import TrainingSettings
 from suture.training.batches import Batch
 from suture.training.local import sum_terms, train_locally
-from suture.training.optimisers import Moments, fresh_moments, in_round
+from suture.training.optimisers import Moments, in_round
+from suture.training.shared import at_round_start, client_memory, local_settings, server_step, steps_at_server, taken, told
 
 SERVER = ("server",)
 
 
 @dataclass(frozen=True)
 class Server(Record):
-    """The global model: `params` [1, ...]."""
+    """The global model: `params` [1, ...]; `moments` that are handed out with it; what its own `optimizer` remembers."""
 
     params: Tree
+    moments: Tree = field(default_factory=dict, kw_only=True)
+    optimizer: Tree = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
 class Kept(Record):
-    """What a client keeps: its model as it last left it [K, ...], and its optimiser's moments."""
+    """What a client keeps: its model as it last left it [K, ...], and its optimiser's moments.
+
+    Of stitching: which of its nodes others asked for, places among its own, int64 rows; and what it heard of others' nodes
+    in every step, rows [N, steps, C + 1].
+    """
 
     params: Tree
     moments: Moments
+    stitch_asked: Rows | None = field(default=None, kw_only=True)
+    stitch_heard: Rows | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
 class Up(Message):
-    """Client to server: trained parameters, the client's weight in the average [K], its training loss [K]."""
+    """Client to server: trained parameters, the client's weight in the average [K], its training loss [K].
+
+    `moments` go along where a round shares them; sums of gradients are sent in the place of parameters.
+    """
 
     params: Annotated[Tree, Kind.WEIGHTS]
     weight: Annotated[Tensor, Kind.COUNTS]
     loss: Annotated[Tensor, Kind.LOSSES]
+    moments: Annotated[Tree, Kind.MOMENTS] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -92,12 +121,17 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     """The box above; see its hooks."""
 
     targets: ClassVar[frozenset[TargetKind]] = frozenset({"class", "labels", "value"})
+    sums_gradients: ClassVar[bool] = False
+    """Whether clients add up the gradients of a round: entries `name.sum` of their moments."""
+    stitches: ClassVar[bool] = True
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        if "sums" not in vars(cls) and HOW_REPLIES_ARE_USED & vars(cls).keys():
-            # Whoever does something else with the replies must promise anew that their sum is enough.
-            cls.sums = ()
+        if HOW_REPLIES_ARE_USED & vars(cls).keys():
+            # Whoever does something else with the replies must promise anew that their sum is enough, and what is shared.
+            for promise in ("sums", "shares"):
+                if promise not in vars(cls):
+                    setattr(cls, promise, ())
 
     # Hooks of the server
 
@@ -145,8 +179,10 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     # The box
 
     def plan(self) -> tuple[Phase[V], ...]:
-        """One loop."""
-        return (Phase("round", self.round, self.training.rounds, evaluate=True),)
+        """One loop; and after it steps of stitching, if there are any, of what was cut."""
+        rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
+        steps = 0 if self.sees_uncut_graph else self.training.stitch
+        return (rounds, Phase("stitch", self.stitch, steps, evaluate=True)) if steps else (rounds,)
 
     def round(self, server: V, cohort: Cohort) -> V:
         """Lines 1-4 on the server."""
@@ -163,15 +199,12 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def train(self, clients: Clients[S], start: Tree) -> Trained:
         """Line 2: the local epochs."""
-        moments = clients.state.moments
-        if not self.training.keep_optimizer:
-            moments = map_tree(torch.zeros_like, moments)
         params, moments, loss = train_locally(
             self.seen(clients, training=True),
             start,
-            moments,
+            at_round_start(clients.state.moments, self.training),
             lambda p, batch: sum_terms(self.loss_terms(p, batch, start, clients)),
-            in_round(self.training, clients.round),
+            in_round(local_settings(self.training), clients.round),
             clients.rng,
             self.frozen_names(clients.task),
         )
@@ -179,8 +212,13 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def fresh(self, clients: Clients[Nothing]) -> Kept:
         """Everybody's initial model; `Mine(**vars(self.fresh(clients)), more=...)` is a state with more in it."""
+        if steps_at_server(self.training) and self.frozen_names(clients.task):
+            raise ConfigError(
+                "the network has buffers, such as running means, that an optimiser at the server must not step: "
+                "set training.server_optimizer=none and training.server_lr=1"
+            )
         params = tile(self.initial_params(clients.task), len(clients.ids), clients.graph.device)
-        return Kept(clients.ids, params, fresh_moments(params, self.training))
+        return Kept(clients.ids, params, client_memory(params, self.training, sums=self.sums_gradients))
 
     def deploy(self, server: V, ids: Sequence[str]) -> Message:
         """What a round would start from."""
@@ -191,20 +229,80 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         left = isinstance(deployed, Nothing)
         return Model(clients.ids, clients.state.params if left else self.received(clients, cast(D, deployed)))
 
+    # Stitching: see `suture.methods.stitching`
+
+    def stitch(self, server: V, cohort: Cohort) -> V:
+        """One step: who wants to hear of whom, what they are told, and what they make of it."""
+        wanted = cohort.ask(self.stitch_wants, Nothing(cohort.ids))
+        cohort.ask(self.stitch_asked_for, asked_of_all(wanted))
+        offered = cohort.ask(self.stitch_offer, cast(D, self.deploy(server, cohort.ids)))
+        heard = routed(wanted, offered)
+        cohort.ask(self.stitch_hear, heard)
+        cohort.report(told=float(offered.rows.ptr[-1]), heard=float(heard.offered.values.sum()))
+        return server
+
+    @step
+    def stitch_wants(self, clients: Clients[S], message: Nothing) -> tuple[S, Wanted]:
+        """To which foreign nodes there are links."""
+        return clients.state, Wanted(clients.ids, wanted_by(clients.graph))
+
+    @step
+    def stitch_asked_for(self, clients: Clients[S], asked: Asked) -> tuple[S, Nothing]:
+        """Which own nodes others have links to."""
+        nodes, segments = own_among(clients.graph, asked), clients.graph.segments
+        ptr = segments_of(segments.client[nodes], len(clients.ids)).ptr
+        return replace(clients.state, stitch_asked=Rows(segments.place[nodes], ptr)), Nothing(clients.ids)
+
+    @step
+    def stitch_offer(self, clients: Clients[S], down: D) -> tuple[S, Offered]:
+        """What is predicted of them so far."""
+        graph, asked = clients.graph, cast(Rows, clients.state.stitch_asked)
+        with torch.no_grad():
+            now = self.stitched(clients, self.assemble(clients, down))
+        nodes = asked.values + graph.segments.ptr[Segments(asked.ptr).client]
+        rows = told_rows(graph, now, nodes, self.training.stitch_sigma, clients.rng.fork("stitch"))
+        addresses = Rows(known_to(graph).address[nodes], asked.ptr)
+        return clients.state, Offered(clients.ids, addresses, rows)
+
+    @step
+    def stitch_hear(self, clients: Clients[S], heard: Heard) -> tuple[S, Nothing]:
+        """What others predict of the foreign ends."""
+        new, kept = sums_over_links(clients.graph, heard).unsqueeze(1), clients.state.stitch_heard
+        joined = new if kept is None else torch.cat([kept.values, new], 1)
+        return replace(clients.state, stitch_heard=Rows(joined, clients.graph.segments.ptr)), Nothing(clients.ids)
+
+    def outputs(self, clients: Clients[S], model: Model) -> tuple[GraphBatch, Tensor]:
+        """Also what was heard over known links."""
+        if getattr(clients.state, "stitch_heard", None) is None:
+            return super().outputs(clients, model)
+        return clients.graph, self.stitched(clients, model).clamp_min(SMALLEST).log()
+
+    def stitched(self, clients: Clients[S], model: Model) -> Tensor:
+        """Class probabilities of the clients' own nodes, as far as they have been smoothed, [N, C]."""
+        graph, (seen, out) = clients.graph, super().outputs(clients, model)
+        if seen.num_nodes != graph.num_nodes:
+            out = out[seen.segments.place < graph.sizes[seen.segments.client]]
+        probable = probabilities(graph, out, self.training.stitch_temperature)
+        return smoothed(graph, probable, clients.state.stitch_heard, self.training.stitch_share)
+
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """DP-SGD, and noise on sums over neighbours, if the settings ask for them."""
+        """DP-SGD, noise on sums over neighbours and on what is told over links, if the settings ask for them."""
         training, model = self.training, self.model
         used: tuple[Mechanism, ...] = ()
         if training.dp_sigma > 0:
             used += (NoisyGradients("local_update", training.local_epochs, training.batch_size, training.dp_sigma),)
         if model.kind == GAP and model.gap_sigma > 0:
             used += (NoisySums(model.gap_hops, model.gap_sigma, model.gap_max_degree if model.gap_level == "node" else 0),)
+        if training.stitch and training.stitch_sigma > 0:
+            used += (NoisyRows("stitch_offer", training.stitch_sigma),)
         return used
 
 
 @dataclass(frozen=True)
 class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
     """Models go down, trained models come back, and the server's model is their weighted mean."""
+
+    shares: ClassVar[tuple[Shared, ...]] = ("moments", "server")
 
     def shared_names(self, task: Task) -> list[str]:
         """Parameters that travel: all of them."""
@@ -217,22 +315,41 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
 
     def hand_out(self, server: VS, ids: Sequence[str]) -> Model:
         """The global model for everybody."""
-        return Model(tuple(ids), tile(server.params, len(ids)))
+        return Model(tuple(ids), tile(server.params, len(ids)), moments=tile(server.moments, len(ids)))
+
+    def deploy(self, server: VS, ids: Sequence[str]) -> Message:
+        """What a round would start from; who predicts needs no moments."""
+        return replace(self.hand_out(server, ids), moments={})
 
     def received(self, clients: Clients[S], down: Model) -> Tree:
         """Received parameters over kept ones."""
         return clients.state.params | down.params
 
+    def informed(self, clients: Clients[S], down: Model) -> S:
+        """Received moments over kept ones."""
+        return replace(clients.state, moments=taken(clients.state.moments, down.moments)) if down.moments else clients.state
+
     def conclude(self, clients: Clients[S], down: Model, trained: Trained) -> tuple[S, Up]:
         """Keep everything, send what travels."""
-        sent = {name: trained.params[name] for name in down.params}
+        names = list(down.params)
+        if self.training.moments == "server":
+            names = [name for name in names if name in self.frozen_names(clients.task)]
+        sent = {name: trained.params[name] for name in names}
+        moments = told(trained.moments, down.params, self.training)
         state = replace(clients.state, params=trained.params, moments=trained.moments)
-        return state, Up(clients.ids, sent, self.weight(clients), trained.loss)
+        return state, Up(clients.ids, sent, self.weight(clients), trained.loss, moments=moments)
 
     def combine(self, server: VS, handed: Model, up: Up, cohort: Cohort) -> VS:
         """The mean, weighted by n_k."""
         cohort.report(loss=weighted_loss(up))
-        return replace(server, params=mean(up.params, up.weight))
+        return self.advanced(server, up)
+
+    def advanced(self, server: VS, up: Up) -> VS:
+        """The server when the replies' mean has been taken, and its own optimiser has made a step."""
+        params, moments = mean(up.params, up.weight), mean(up.moments, up.weight)
+        params, optimizer = server_step(server.params, params, moments, server.optimizer, self.training)
+        kept = {} if self.training.moments == "server" else moments
+        return replace(server, params=params, moments=kept, optimizer=optimizer)
 
 
 def sizes_of(graph: GraphBatch, training: TrainingSettings) -> Tensor:

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing
-from suture.core.tree import map_tree, mix
-from suture.method import Clients, Cohort, Phase, Task, step
+from suture.core.tree import mix
+from suture.method import Clients, Cohort, Phase, Shared, Task, step
 from suture.methods.averaging import Kept, ModelAveraging, Server, Up, weighted_loss
-from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions
+from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions, written_over
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class FedGnnMlp(ModelAveraging[Groups, Kept]):
     summary: ClassVar[str] = "FedAvg in two groups: a GNN where there are edges, a perceptron where there are none"
     paper: ClassVar[str] = "baseline of Fu et al., TMLR 2024"
     one_model: ClassVar[bool] = False
+    shares: ClassVar[tuple[Shared, ...]] = ("moments",)
 
     def init_server(self, task: Task) -> Groups:
         """The initial model; who will take part is not known yet."""
@@ -80,17 +81,17 @@ class FedGnnMlp(ModelAveraging[Groups, Kept]):
     def combine(self, server: Groups, handed: Model, up: Up, cohort: Cohort) -> Groups:
         """Line 3."""
         cohort.report(loss=weighted_loss(up))
-        device = up.weight.device
         heard = torch.tensor(positions(server, up.ids))
         weight_KH = (server.graphless.unsqueeze(1) == server.graphless[heard]) * up.weight.double().cpu()
         fresh_K = weight_KH.sum(1) > 0
         share_RH = weight_KH[fresh_K] / weight_KH[fresh_K].sum(1, keepdim=True)
-        means = mix(up.params, share_RH.to(device))
-        kept = map_tree(lambda value: value.to(device).clone(), server.params)
-        for name, value in means.items():
-            kept[name][fresh_K.to(device)] = value
-        return replace(server, params=kept)
+        places, share_RH = torch.nonzero(fresh_K).squeeze(1), share_RH.to(up.weight.device)
+        params, moments = (
+            written_over(old, mix(new, share_RH), places, len(server.ids))
+            for old, new in ((server.params, up.params), (server.moments, up.moments))
+        )
+        return replace(server, params=params, moments=moments)
 
     def hand_out(self, server: Groups, ids: Sequence[str]) -> Model:
         """Everybody's group's model."""
-        return looked_up(Model(server.ids, server.params), ids)
+        return looked_up(Model(server.ids, server.params, moments=server.moments), ids)

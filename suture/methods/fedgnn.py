@@ -37,10 +37,10 @@ from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.streams import Streams
-from suture.core.tree import Tree, mean
+from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
-from suture.method import Clients, Cohort, Mends, Task, step
+from suture.method import Clients, Cohort, Mends, Shared, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import DOOR as BACKBONES
 from suture.nn.backbones import Backbone
@@ -98,6 +98,7 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 
     mends: ClassVar[Mends] = "known"
     memory: ClassVar[type[Record]] = Neighbours
+    shares: ClassVar[tuple[Shared, ...]] = ("moments", "server")
 
     threshold: float = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
@@ -143,7 +144,7 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
     def combine(self, server: C, handed: Model, up: Up, cohort: Cohort) -> C:
         """Line 4."""
         cohort.report(loss=float(up.loss.mean()))
-        return replace(server, params=mean(up.params, up.weight), rounds=server.rounds + 1)
+        return replace(self.advanced(server, up), rounds=server.rounds + 1)
 
     @step
     def reveal(self, clients: Clients[X], down: Model) -> tuple[X, Embeddings]:

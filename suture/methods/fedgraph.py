@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from suture.core.message import Model, Nothing
-from suture.method import Clients, Cohort, Task
+from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import SERVER, Up
 from suture.methods.fedgnn import Counted, Expanded, Expanding
 from suture.settings import Count, NonNegative
@@ -51,6 +51,7 @@ class FedGraph(Expanding[Sampling, Expanded]):
     name: ClassVar[str] = "fedgraph"
     summary: ClassVar[str] = "FedAvg with embeddings of other clients' similar nodes, as many as a bandit finds useful"
     paper: ClassVar[str] = "Chen et al., IEEE TPDS 2021"
+    shares: ClassVar[tuple[Shared, ...]] = ("moments", "server")
 
     sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 3, 5, 10)
     """Sampling sizes the server chooses from."""

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from suture.core.message import Model, Nothing
 from suture.core.tree import Tree, map_tree, mix, tile
-from suture.method import Clients, Cohort, Task
+from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import Kept, ModelAveraging, Server, Up
-from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions
+from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions, written_over
 from suture.settings import NonNegative, Whole
 
 
@@ -52,8 +52,9 @@ class Clusters(Server):
     def models(self, ids: Sequence[str]) -> Model:
         """Each client's cluster's model. One for all is one row in memory, so that clients can work on it together."""
         if not bool(self.cluster.any()):
-            return Model(tuple(ids), tile(map_tree(lambda value: value[:1], self.params), len(ids)))
-        return looked_up(Model(self.ids, self.params), ids)
+            first, moments = (map_tree(lambda value: value[:1], tree) for tree in (self.params, self.moments))
+            return Model(tuple(ids), tile(first, len(ids)), moments=tile(moments, len(ids)))
+        return looked_up(Model(self.ids, self.params, moments=self.moments), ids)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Gcfl(ModelAveraging[Clusters, Kept]):
     paper: ClassVar[str] = "Xie et al., NeurIPS 2021"
     edges_by_layers: ClassVar[bool] = True
     one_model: ClassVar[bool] = False
+    shares: ClassVar[tuple[Shared, ...]] = ("moments",)
 
     eps1: NonNegative = 0.5
     """A cluster stands still if its mean update is shorter than this share of its longest; 0 never cuts."""
@@ -96,7 +98,8 @@ class Gcfl(ModelAveraging[Clusters, Kept]):
             settled = self.settled(server.cluster[heard], gram, up.weight.cpu(), lengths(handed.params))
             server = self.cut(server, settled)
         cohort.report(loss=float(up.loss.mean()), clusters=int(server.cluster.max()) + 1)
-        return replace(server, params=self.averaged(server, heard, up))
+        params = self.averaged(server, heard, up, up.params, server.params)
+        return replace(server, params=params, moments=self.averaged(server, heard, up, up.moments, server.moments))
 
     def enrol(self, server: Clusters, ids: Sequence[str]) -> Clusters:
         """One cluster of everybody."""
@@ -126,18 +129,16 @@ class Gcfl(ModelAveraging[Clusters, Kept]):
                 memory = self.forget(memory, members)
         return replace(server, cluster=cluster, memory=memory)
 
-    def averaged(self, server: Clusters, heard: Tensor, up: Up) -> Tree:
+    def averaged(self, server: Clusters, heard: Tensor, up: Up, new: Tree, old: Tree) -> Tree:
         """Line 4: the aggregation matrix has a block for each cluster; one that nobody was heard of stays as it is."""
         present, row = torch.unique(server.cluster[heard], return_inverse=True)
         block_RK = torch.nn.functional.one_hot(row, present.numel()).T.to(up.weight.device) * up.weight.double()
-        means = mix(up.params, block_RK / block_RK.sum(1, keepdim=True))
+        means = mix(new, block_RK / block_RK.sum(1, keepdim=True))
         if not bool(server.cluster.any()):
             return tile(means, len(server.ids))
         fresh = torch.nonzero(torch.isin(server.cluster, present)).squeeze(1)
         source = torch.searchsorted(present, server.cluster[fresh])
-        device = up.weight.device
-        kept = map_tree(lambda value: value.to(device), server.params)
-        return {name: kept[name].index_copy(0, fresh.to(device), value[source]) for name, value in means.items()}
+        return written_over(old, map_tree(lambda value: value[source], means), fresh, len(server.ids))
 
     def blank(self, clients: int) -> Tree:
         """The memory before anything is known: `cosine` [K, K] of the clients' updates."""

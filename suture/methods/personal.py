@@ -16,7 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from torch import Tensor
+
 from suture.core.message import Record
+from suture.core.tree import Tree
 
 T = TypeVar("T", bound=Record)
 NEWCOMER = ""
@@ -43,3 +46,12 @@ def heard(table: T, news: T) -> T:
 def enrolled(table: T, ids: Sequence[str]) -> T:
     """A table of exactly these clients; those that had no row get the newcomers'."""
     return looked_up(table, sorted(ids))
+
+
+def written_over(old: Tree, new: Tree, places: Tensor, rows: int) -> Tree:
+    """The tree [`rows`, ...] with the rows of `new` in these places; an entry that it did not have is zero elsewhere."""
+    out = Tree()
+    for name, value in new.items():
+        kept = old[name].to(value.device) if name in old else value.new_zeros(rows, *value.shape[1:])
+        out[name] = kept.index_copy(0, places.to(value.device), value)
+    return out

@@ -53,13 +53,18 @@ from suture.graph.batch import GraphBatch
 from suture.method import Method
 from suture.privacy.disclosure import Disclosure
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisySums, SampledNeighbours
+from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisyRows, NoisySums, SampledNeighbours
 
 SLACK = 1e-5
 """delta' of the composition of NFDP, and the delta at which DP-SGD's epsilon is read off."""
-TELLING = frozenset({Kind.EMBEDDINGS, Kind.FEATURES, Kind.EDGES, Kind.PROTOTYPES, Kind.GRADIENTS, UNDECLARED})
+TELLING = frozenset(
+    {
+        *(Kind.EMBEDDINGS, Kind.PREDICTIONS, Kind.FEATURES, Kind.EDGES, Kind.ADDRESSES),
+        *(Kind.PROTOTYPES, Kind.GRADIENTS, UNDECLARED),
+    }
+)
 """Kinds that are made of single nodes, or could be."""
-EDGES_OTHERWISE = frozenset({Kind.EDGES, Kind.STATISTICS, UNDECLARED})
+EDGES_OTHERWISE = frozenset({Kind.EDGES, Kind.ADDRESSES, Kind.PREDICTIONS, Kind.STATISTICS, UNDECLARED})
 """Kinds that may be made of edges without the layers of a network."""
 VACUOUS_EPSILON, VACUOUS_DELTA = 20.0, 0.5
 LARGE_DELTA = 1e-3
@@ -230,7 +235,7 @@ class Guarantee:
 
     client: str
     mechanism: str
-    """DP-SGD, GAP, NFDP or Gaussian means."""
+    """DP-SGD, GAP, NFDP, Gaussian means or Gaussian rows."""
     hides: str
     bound: Bound
     """What counts: composed correctly, for the client's worst node."""
@@ -300,6 +305,7 @@ def account(
         found += [_sampling_guarantee(mechanism, client, times, delta) for mechanism in sampled]
         found += [_drawing_guarantee(m, client) for m in method.mechanisms() if isinstance(m, DrawnEdges)]
         found += [_means_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyMeans)]
+        found += [_rows_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyRows)]
     return tuple(found)
 
 
@@ -352,6 +358,11 @@ def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, 
     exact = Bound(gaussian_epsilon(composed_mu(used.sigma, told), delta), delta)
     hides = "one node's part of a mean, given the network and the groups"
     return Guarantee(client.client, "Gaussian means", hides, exact, {"exact": exact})
+
+
+def _rows_guarantee(used: NoisyRows, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
+    exact = Bound(gaussian_epsilon(composed_mu(used.multiplier, times.get(used.step, 0)), delta), delta)
+    return Guarantee(client.client, "Gaussian rows", used.hides, exact, {"exact": exact}, uncovered=(Kind.ADDRESSES,))
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

@@ -19,8 +19,8 @@ from suture.errors import IntegrityError
 EVALUATION_STEP = "evaluate"
 ENVELOPE = "envelope"
 LEDGER = "ledger.jsonl"
-NOT_FROM_DATA = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.SIGNATURES, Kind.KEYS, ENVELOPE})
-"""Under DP-SGD these depend on a client's data through trained weights alone, so its guarantee covers them."""
+NOT_FROM_DATA = frozenset({Kind.WEIGHTS, Kind.MOMENTS, Kind.MASKS, Kind.SIGNATURES, Kind.KEYS, ENVELOPE})
+"""Under DP-SGD these depend on a client's data through noisy gradients alone, so its guarantee covers them."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,26 @@ class NoisyMeans:
     """The noise, as a multiple of what replacing one node can change in a mean, its group given."""
 
 
-Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans
+@dataclass(frozen=True)
+class NoisyRows:
+    """A method's statement that rows of single nodes, or sums of a few, leave with Gaussian noise on every number.
+
+    Putting another in the place of one moves them by sqrt(2) at most: probabilities, or features no longer than one that are
+    divided by the square root of two neighbours or more.
+    """
+
+    step: str
+    """The name of the step that sends them: one row of a node in each call."""
+    sigma: float
+    hides: str = "the rows that were told of one node, not what they follow from"
+
+    @property
+    def multiplier(self) -> float:
+        """Noise as a multiple of how far apart two rows can be."""
+        return self.sigma / math.sqrt(2)
+
+
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans | NoisyRows
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:

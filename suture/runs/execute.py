@@ -179,9 +179,8 @@ def reported_examples(runner: Runner) -> Examples:
     def look(clients: Clients[Any]) -> Nothing:
         ids, device = clients.ids, clients.graph.device
         with torch.no_grad():
-            graph = method.seen(clients, training=False)
             model = method.assemble(clients, on_device(deployed.select(ids), device)) if kept is None else kept.select(ids)
-            parts.append(examples_of(graph, method.predict(graph, on_device(model, device), clients.task)))
+            parts.append(examples_of(*method.outputs(clients, on_device(model, device))))
         return Nothing(ids)
 
     judges.peek(look)

@@ -117,7 +117,8 @@ def predict(trained: Trained, data: Data, *, mend: bool | None = None, uncut: bo
     for some in reversed(list(_together(trained, parts))):
         blank = [torch.zeros(len(members), dtype=torch.int8) for members in some.members]
         roles = [taught.get(name, none) for name, none in zip(some.ids, blank, strict=True)]
-        batch = replace(batch_of(graph, some.ids, some.members, roles, some.graphless), target=trained.target)
+        batch = batch_of(graph, some.ids, some.members, roles, some.graphless, trained.protocol.partition.boundary)
+        batch = replace(batch, target=trained.target)
         found = trained.scores(batch, [name for name in some.ids if name in mended])
         for k in reversed(range(len(some.ids))):
             first, last = batch.segments.bounds[k : k + 2]
@@ -261,6 +262,11 @@ def _together(trained: Trained, parts: Partition) -> Iterator[Partition]:
 def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool, uncut: bool) -> Iterator[str]:
     """What must be said about whose model was used on what."""
     method = trained.method
+    if method.training.stitch and not method.sees_uncut_graph:
+        yield (
+            "not stitched: the run's scores are of predictions smoothed over links that owners know (training.stitch), for "
+            "which each asks the others; here every owner predicts alone"
+        )
     if uncut:
         yield (
             "predicted on the whole graph (--uncut): nodes hear neighbours at other owners, which training did not show, "

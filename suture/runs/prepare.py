@@ -99,7 +99,8 @@ def prepare(
     """Lay a preprocessed graph out for training; `cut` (from a manifest) takes the place of a new one."""
     cut = cut or cut_graph(data, dataset, protocol, seed)
     parts = cut.partition
-    clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless)
+    known = protocol.partition.boundary
+    clients = batch_of(data, parts.ids, parts.members, cut.split.client_roles, parts.graphless, known)
     outputs, counts, link = num_classes(data), None, protocol.task == "link"
     if needs_census(protocol, kind_of(data), data.get("edge_weight") is not None):
         counts = count(clients, outputs, protocol, data, seed)
@@ -112,7 +113,7 @@ def prepare(
         check_module(module, clients.x.width, outputs)
     metric = counts.metric if counts else protocol.evaluation.metric
     task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
-    unheard = _unheard(data, parts) if protocol.partition.kind == AUTO else ()
+    unheard = _unheard(data, parts) if protocol.partition.kind == AUTO and known == "none" else ()
     notes = (*(data.get("notes") or ()), *parts.notes, *unheard, *cut.split.notes, *(counts.notes if counts else ()))
     return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
 

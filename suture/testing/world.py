@@ -17,6 +17,7 @@ from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
 from suture.engines.sealed import folded
 from suture.graph.batch import GraphBatch, batch_of, uncut
+from suture.graph.boundary import Boundary
 from suture.graph.synthetic import contextual_block_model
 from suture.method import Clients, Cohort, Method, Task
 from suture.settings import ModelSettings, TrainingSettings
@@ -46,6 +47,10 @@ class World:
         seen = ~hidden[graph.segments.client[graph.edge_index[0]]]
         weight = None if graph.edge_weight is None else graph.edge_weight[seen]
         kept = dataclasses.replace(graph, edge_index=graph.edge_index[:, seen], edge_weight=weight)
+        if graph.boundary is not None:  # who has no edges knows of none that leads elsewhere
+            open_ = ~hidden[graph.segments.client[graph.boundary.node]]
+            node, foreign = graph.boundary.node[open_], graph.boundary.foreign[open_]
+            kept = dataclasses.replace(kept, boundary=Boundary(node, foreign, graph.boundary.address))
         return dataclasses.replace(self, clients=kept)
 
     def permuted(self, order: list[int]) -> World:
@@ -55,7 +60,7 @@ class World:
 
 @cache
 def small_world(seed: int = 0) -> World:
-    """Four clients of different sizes, one of them almost without edges."""
+    """Four clients of different sizes, one of them almost without edges; all know where their lost links lead."""
     order = torch.randperm(NODES, generator=torch.Generator().manual_seed(seed))
     return _cut([piece.sort().values for piece in torch.split(order, [50, 35, 25, 10])], seed)
 
@@ -81,7 +86,7 @@ def weighted_world(seed: int = 0) -> World:
     bounds = world.clients.segments.bounds
     members = [world.clients.node_id[start:end] for start, end in itertools.pairwise(bounds)]
     roles = [world.clients.role[start:end] for start, end in itertools.pairwise(bounds)]
-    clients = batch_of(data, IDS, members, roles, [False] * len(IDS))
+    clients = batch_of(data, IDS, members, roles, [False] * len(IDS), "both")
     return World(clients, uncut(data, world.whole.role), world.task)
 
 
@@ -94,7 +99,7 @@ def _cut(members: list[Tensor], seed: int) -> World:
     for piece in members:
         if len(piece) == 1:
             roles[piece] = 1
-    clients = batch_of(data, IDS, members, [roles[piece] for piece in members], [False] * len(IDS))
+    clients = batch_of(data, IDS, members, [roles[piece] for piece in members], [False] * len(IDS), "both")
     return World(clients, uncut(data, roles), Task(FEATURES, CLASSES, seed))
 
 

@@ -21,7 +21,9 @@ from suture.privacy.mechanisms import clip_factors
 from suture.settings import TrainingSettings
 
 Moments = Tree
-"""Optimiser memory [K, ...]: `step` int64 [K], and for each parameter `name.first`, `name.second`; plain SGD has neither."""
+"""Optimiser memory [K, ...]: `step` int64 [K], and for each parameter `name.first`, `name.second`; plain SGD has neither.
+Where there is a `name.sum`, gradients are added up in it."""
+STEP, SUM = "step", "sum"
 
 
 def in_round(settings: TrainingSettings, number: int) -> TrainingSettings:
@@ -42,14 +44,15 @@ def in_round(settings: TrainingSettings, number: int) -> TrainingSettings:
 def fresh_moments(params: Tree, settings: TrainingSettings) -> Moments:
     """Optimiser memory before the first step."""
     first = next(iter(params.values()))
-    moments = {"step": torch.zeros(first.shape[0], dtype=torch.int64, device=first.device)}
+    moments = {STEP: torch.zeros(first.shape[0], dtype=torch.int64, device=first.device)}
     for name, value in params.items():
-        for kind in _kept_moments(settings):
+        for kind in kept_moments(settings):
             moments[f"{name}.{kind}"] = torch.zeros_like(value, memory_format=torch.contiguous_format)
     return moments
 
 
-def _kept_moments(settings: TrainingSettings) -> tuple[str, ...]:
+def kept_moments(settings: TrainingSettings) -> tuple[str, ...]:
+    """What is remembered of each parameter."""
     if settings.optimizer == "sgd":
         return ("first",) if settings.momentum > 0 else ()
     return "first", "second"
@@ -61,7 +64,7 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
     Neighbours in the batch that made the same number of steps move together, stacked; the others apart, because Adam's bias
     correction depends on a client's own count and a client that sat out must not move at all.
     """
-    steps = moments["step"]
+    steps = moments[STEP]
     groups = _runs(active.tolist(), steps.tolist())
     if not groups:
         return
@@ -76,7 +79,9 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
     with torch.no_grad():
         # The fused kernel walks raw memory: parameter, gradient and moments must lie in the same order.
         leaves, downhill = pieces(params), [value.contiguous() for value in pieces(grads)]
-        memory = [pieces(moments, f".{kind}") for kind in _kept_moments(settings)]
+        memory = [pieces(moments, f".{kind}") for kind in kept_moments(settings)]
+        if parts and f"{parts[0][0]}.{SUM}" in moments:
+            _add_up(pieces(moments, f".{SUM}"), leaves, downhill, settings)
         if settings.optimizer == "sgd":
             # A first moment of zeros is what torch's own begins with: the first gradient as it is.
             sgd(
@@ -112,6 +117,13 @@ def optimise(params: Tree, grads: Tree, moments: Moments, active: Tensor, settin
     steps += active.long()
 
 
+def _add_up(sums: list[Tensor], leaves: list[Tensor], downhill: list[Tensor], settings: TrainingSettings) -> None:
+    """Remember what is stepped along; AdamW's decay is no part of it."""
+    decay = 0.0 if settings.optimizer == "adamw" else settings.weight_decay
+    for total, leaf, slope in zip(sums, leaves, downhill, strict=True):
+        total.add_(slope).add_(leaf, alpha=decay)
+
+
 def leaves_of(params: Tree) -> Tree:
     """The same values, to be differentiated."""
     return map_tree(lambda value: value.detach().requires_grad_(), params)
@@ -129,7 +141,7 @@ def stepped(
     """(parameters, moments) after one optimiser step of the active clients, bool [K], or of all; nothing is changed."""
     params = map_tree(lambda value: value.detach().clone(memory_format=torch.contiguous_format), params)
     moments = map_tree(Tensor.clone, moments)
-    everybody = torch.ones_like(moments["step"], dtype=torch.bool)
+    everybody = torch.ones_like(moments[STEP], dtype=torch.bool)
     optimise(params, grads, moments, everybody if active is None else active, settings)
     return params, moments
 

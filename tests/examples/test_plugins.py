@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,16 +12,15 @@ from numpy.testing import assert_allclose
 
 from suture.core.message import Record
 from suture.core.trusted import let_in
-from suture.errors import ConfigError
 from suture.methods.fedavg import FedAvg
 from suture.plugins import load
 from suture.testing import MethodTests, small, small_world
 from suture.testing.world import run_to_end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SPELLED = [f"{EXAMPLES / 'fedgta.py'}:FedGTA", f"{EXAMPLES / 'scaffold.py'}:Scaffold"]
+SPELLED = [f"{EXAMPLES / 'fedgta.py'}:FedGTA", f"{EXAMPLES / 'feddyn.py'}:FedDyn"]
 let_in(SPELLED)
-FedGTA, Scaffold = map(load, SPELLED)
+FedGTA, FedDyn = map(load, SPELLED)
 SGD = {"optimizer": "sgd", "lr": 0.5}
 
 
@@ -30,12 +28,11 @@ class TestFedGTA(MethodTests):
     method = FedGTA
 
 
-class TestScaffold(MethodTests):
-    method = Scaffold
-    values: ClassVar[dict[str, object]] = {"training": SGD}
+class TestFedDyn(MethodTests):
+    method = FedDyn
 
 
-@pytest.mark.parametrize("file", ["fedgta.py", "scaffold.py"])
+@pytest.mark.parametrize("file", ["fedgta.py", "feddyn.py"])
 def test_an_example_is_short_and_wraps_nothing(file: str) -> None:
     text = (EXAMPLES / file).read_text()
     assert len(text.splitlines()) <= 100
@@ -70,60 +67,49 @@ def piece(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 IDS = small_world().clients.ids
 
 
-def test_scaffold_without_control_is_fedavg() -> None:
-    """All controls are zero in the first round: models must end as FedAvg's."""
+def test_feddyn_that_is_not_held_is_fedavg_in_its_first_round() -> None:
+    """Slopes are zero at first; what remains, alpha / 2 of a squared distance, vanishes with alpha."""
     world = small_world()
-    mine = run_to_end(plain(Scaffold, **SGD, local_epochs=3), world.clients, world.task)
+    method = dataclasses.replace(plain(FedDyn, **SGD, local_epochs=3), alpha=1e-7)
+    mine = run_to_end(method, world.clients, world.task)
     fedavg = run_to_end(plain(FedAvg, **SGD, local_epochs=3), world.clients, world.task)
-    assert_allclose(array(mine.server, "params.layer1.weight"), array(fedavg.server, "params.layer1.weight"), atol=1e-6)
+    # h / alpha is the mean of what clients went, so that the server's model went twice as far.
+    start = method.initial_params(world.task)["layer1.weight"].double().numpy()
+    went = array(fedavg.server, "params.layer1.weight") - start
+    assert_allclose(array(mine.server, "params.layer1.weight") - start, 2 * went, atol=1e-5)
 
 
-def test_scaffold_with_one_client_is_local_sgd() -> None:
-    """With N = 1, c is c_i at all times, so nothing is corrected."""
-    world = small_world()
-    alone = world.clients.select(IDS[:1])
-    mine = run_to_end(plain(Scaffold, **SGD, rounds=4, local_epochs=2), alone, world.task)
-    local = run_to_end(plain(FedAvg, **SGD, rounds=1, local_epochs=8), alone, world.task)
-    assert_allclose(array(mine.server, "params.layer1.weight"), array(local.server, "params.layer1.weight"), atol=1e-5)
-
-
-def test_two_rounds_of_scaffold_by_hand() -> None:
-    """Algorithm 1 of the paper, option II, with plain means and a server step of 0.7."""
-    lr, epochs, server_lr = 0.5, 2, 0.7
-    method = plain(Scaffold, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
-    method = dataclasses.replace(method, server_lr=server_lr)
+def test_two_rounds_of_feddyn_by_hand() -> None:
+    """Algorithm 1 of the paper, with plain means."""
+    lr, epochs, alpha = 0.5, 2, 0.3
+    method = plain(FedDyn, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
+    method = dataclasses.replace(method, alpha=alpha)
     world = small_world()
     start = method.initial_params(world.task)
     x = [start["layer1.weight"][0].double().numpy(), start["layer1.bias"][0].double().numpy()]
-    c = [np.zeros_like(part) for part in x]
-    own = {name: [np.zeros_like(part) for part in x] for name in IDS}
+    h = [np.zeros_like(part) for part in x]
+    slope = {name: [np.zeros_like(part) for part in x] for name in IDS}
     for _ in range(2):
-        ys, changes = [], []
+        ys = []
         for name in IDS:
             features, labels, rows, _ = piece(name)
             y = [part.copy() for part in x]
             for _ in range(epochs):
                 error = softmax(features[rows] @ y[0] + y[1]) - np.eye(3)[labels[rows]]
                 gradient = [features[rows].T @ error / len(rows), error.mean(0)]
-                y = [part - lr * (g - mine + all_) for part, g, mine, all_ in zip(y, gradient, own[name], c, strict=True)]
-            new = [mine - all_ + (a - b) / (epochs * lr) for mine, all_, a, b in zip(own[name], c, x, y, strict=True)]
-            changes.append([a - b for a, b in zip(new, own[name], strict=True)])
+                now = zip(y, gradient, slope[name], x, strict=True)
+                y = [part - lr * (g - s + alpha * (part - a)) for part, g, s, a in now]
+            slope[name] = [s - alpha * (b - a) for s, a, b in zip(slope[name], x, y, strict=True)]
             ys.append(y)
-            own[name] = new
-        x = [part + server_lr * (np.mean([y[i] for y in ys], 0) - part) for i, part in enumerate(x)]
-        c = [part + np.mean([change[i] for change in changes], 0) for i, part in enumerate(c)]
+        mean = [np.mean([y[i] for y in ys], 0) for i in range(2)]
+        h = [part - alpha * (m - a) for part, m, a in zip(h, mean, x, strict=True)]
+        x = [m - part / alpha for m, part in zip(mean, h, strict=True)]
     end = run_to_end(method, world.clients, world.task)
     for i, name in enumerate(("weight", "bias")):
         assert_allclose(array(end.server, f"params.layer1.{name}")[0], x[i], atol=1e-5)
-        assert_allclose(array(end.server, f"control.layer1.{name}")[0], c[i], atol=1e-5)
+        assert_allclose(array(end.server, f"drift.layer1.{name}")[0], h[i], atol=1e-5)
         for state in end.states:
-            assert_allclose(array(state, f"control.layer1.{name}")[0], own[state.ids[0]][i], atol=1e-5)
-
-
-@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"optimizer": "sgd", "momentum": 0.9}])
-def test_scaffold_refuses_what_it_cannot_correct(training: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="scaffold needs plain SGD"):
-        small(Scaffold, training=training)
+            assert_allclose(array(state, f"slope.layer1.{name}")[0], slope[state.ids[0]][i], atol=1e-5)
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.97, 1.0])

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.federation
 OWNERS = 3
 FEDERATED = [*(name for name, method in METHODS.items() if not method.sees_uncut_graph), *PLUGINS]
 NEEDS = {
-    "scaffold": ["scaffold.training.optimizer=sgd", "scaffold.training.lr=0.5"],
     # Forms in which owners choose nothing by keys of their own; those that do are in test_owners_draws.py.
     "feddep": ["feddep.as_published=true"],
     "fedsage_plus": ["fedsage_plus.answers=exact"],
@@ -30,7 +29,8 @@ NEEDS = {
 
 
 def short(name: str, *more: str):
-    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *NEEDS.get(name, []), *more)
+    known = ["partition.boundary=both"] if name == "fedgcn" else []
+    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *known, *more)
 
 
 @pytest.fixture(scope="module")

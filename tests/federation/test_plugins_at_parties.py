@@ -19,11 +19,9 @@ from suture.federation.wire.orders import FaultSettings, Order, order_of
 from suture.federation.wire.reasons import Refused
 from suture.methods import door_with
 
-NEEDS = {"scaffold": ["scaffold.training.optimizer=sgd", "scaffold.training.lr=0.5"]}
-
 
 def short(name: str):
-    return planned(name, 3, "rounds=3", "local_epochs=2", "model.hidden=8", *NEEDS.get(name, []))
+    return planned(name, 3, "rounds=3", "local_epochs=2", "model.hidden=8")
 
 
 def lines(path: Path) -> list[dict[str, object]]:

@@ -39,7 +39,10 @@ BRIEF = {
     "gcfl_plus": ("warm_up=1", "seq_length=2"),
 }
 """What only says for how long something is prepared, made short."""
+KNOWING = {"fedgcn": ("partition.boundary=both",)}
+"""Methods for owners who know the far ends of the links that a cut loses."""
 AS_PUBLISHED = {
+    "fedgcn": ("fewest=1",),
     "fedsage_plus": ("answers=exact",),
     "feddep": ("as_published=true",),
     "fedproto": ("told=counts", "smallest=1"),
@@ -63,7 +66,7 @@ def curve(name: str, graph: str, data_root: Path | None) -> list[str]:
     """The metrics of every round, and the outcome, one JSON object a line."""
     method = name.removesuffix(FORM)
     form = AS_PUBLISHED[method] if name.endswith(FORM) else ()
-    overrides = ["rounds=3", *(f"{method}.{value}" for value in (*BRIEF.get(method, ()), *form))]
+    overrides = ["rounds=3", *KNOWING.get(method, ()), *(f"{method}.{value}" for value in (*BRIEF.get(method, ()), *form))]
     clients = 3 if graph == "synthetic" else 4
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

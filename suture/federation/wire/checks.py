@@ -23,7 +23,12 @@ from suture.errors import IntegrityError
 from suture.federation.wire import bounds
 from suture.method import Scores
 
-COMPARED = frozenset({Kind.WEIGHTS, Kind.GRADIENTS, Kind.EMBEDDINGS, Kind.PROTOTYPES, Kind.SIGNATURES, Kind.FEATURES})
+COMPARED = frozenset(
+    {
+        *(Kind.WEIGHTS, Kind.MOMENTS, Kind.GRADIENTS),
+        *(Kind.EMBEDDINGS, Kind.PREDICTIONS, Kind.PROTOTYPES, Kind.SIGNATURES, Kind.FEATURES),
+    }
+)
 """Kinds whose size the owners of a run have in common. Statistics are of raw numbers, each on a scale of its own."""
 
 MessageShape = tuple[tuple[str, str, tuple[int, ...]], ...]

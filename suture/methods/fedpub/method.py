@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, ClassVar, Literal
 
@@ -48,7 +48,7 @@ from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree, mix
 from suture.errors import ConfigError
-from suture.method import Clients, Cohort, Task
+from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import Averaging, Kept, Trained
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
@@ -56,19 +56,24 @@ from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, resto
 from suture.methods.personal import NEWCOMER, heard, positions
 from suture.settings import Cosine, Count, NonNegative, Share
 from suture.training.batches import Batch
+from suture.training.shared import taken, told
 
 
 @dataclass(frozen=True)
 class Heard(Record):
-    """Models by client: `params` [K, P]; `support`, which entries travel; `signature` [K, D], what it is compared by."""
+    """Models by client: `params` [K, P]; `support`, which entries travel; `signature` [K, D], what it is compared by.
+
+    `moments` [K, ...] of the weights, where they are averaged.
+    """
 
     params: Tensor
     support: Rows
     signature: Tensor
+    moments: Tree = field(default_factory=dict, kw_only=True)
 
     def message(self) -> SparseModel:
         """The models without what the clients' masks hide."""
-        return SparseModel(self.ids, thinned(self.params, self.support), self.support)
+        return SparseModel(self.ids, thinned(self.params, self.support), self.support, moments=self.moments)
 
 
 @dataclass(frozen=True)
@@ -85,21 +90,24 @@ class Federation(Heard):
         """Newcomers get the initial model, and nobody else gets any of it."""
         weights = torch.nn.functional.pad(alpha, (1, 0, 1, 0))
         weights[0, 0] = 1
-        return Federation(known.ids, known.params, known.support, known.signature, weights)
+        return Federation(known.ids, known.params, known.support, known.signature, weights, moments=known.moments)
 
     def personal(self, ids: Sequence[str]) -> Heard:
         """theta_bar_i of these clients."""
         rows = positions(self, ids)
         mixed = mix({"params": self.params}, self.weights[rows])["params"]
-        return Heard(tuple(ids), mixed, self.support.select(rows), self.signature[rows])
+        moments = mix(self.moments, self.weights[rows])
+        return Heard(tuple(ids), mixed, self.support.select(rows), self.signature[rows], moments=moments)
 
     def after(self, news: Heard) -> Heard:
         """What is known when these clients have been heard."""
         device, width = news.params.device, news.signature.shape[1]
-        # The newcomers' row alone has no signature yet.
+        # The newcomers' row alone has no signature yet, and no moments.
         signature = self.signature if self.signature.shape[1] == width else self.signature.new_zeros(len(self.ids), width)
         bits = Rows(self.support.values.to(device), self.support.ptr)
-        return heard(Heard(self.ids, self.params.to(device), bits, signature.to(device)), news)
+        none = {name: value.new_zeros(len(self.ids), *value.shape[1:]) for name, value in news.moments.items()}
+        moments = {name: self.moments.get(name, value).to(device) for name, value in none.items()}
+        return heard(Heard(self.ids, self.params.to(device), bits, signature.to(device), moments=moments), news)
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     paper: ClassVar[str] = "Baek et al., ICML 2023"
     edges_by_layers: ClassVar[bool] = True
     one_model: ClassVar[bool] = False
+    shares: ClassVar[tuple[Shared, ...]] = ("moments",)
 
     tau: NonNegative = 3.0
     """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
@@ -188,7 +197,8 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
             return server.personal(up.ids).params.to(up.loss.device)
 
         theta_KP = restored(up, server.params.shape[1], start_KP)
-        known = server.after(Heard(up.ids, theta_KP, up.support, self.signature(up, theta_KP, start_KP)))
+        signature = self.signature(up, theta_KP, start_KP)
+        known = server.after(Heard(up.ids, theta_KP, up.support, signature, moments=up.moments))
         similarity = self.similarities(known.signature[1:])
         alpha = self.alpha(similarity)
         cohort.report(loss=float(up.loss.mean()), sent_share=up.values.values.numel() / theta_KP.numel())
@@ -221,6 +231,10 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         """theta_bar_i for everybody."""
         return server.personal(ids).message()
 
+    def deploy(self, server: Federation, ids: Sequence[str]) -> Message:
+        """The same; who predicts needs no moments."""
+        return replace(self.hand_out(server, ids), moments={})
+
     # The clients' side
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Personal]) -> dict[str, Tensor]:
@@ -245,6 +259,10 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         layout = layout_of(own)
         return own | layout.split(restored(down, layout.entries, lambda: layout.join(own)))
 
+    def informed(self, clients: Clients[Personal], down: SparseModel) -> Personal:
+        """Received moments over kept ones; the masks' are the client's own."""
+        return replace(clients.state, moments=taken(clients.state.moments, down.moments))
+
     def conclude(self, clients: Clients[Personal], down: SparseModel, trained: Trained) -> tuple[Personal, Up]:
         """Line 6."""
         params = trained.params
@@ -252,7 +270,8 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         support = everything(len(clients.ids)) if visible is None else support_of(visible)
         values = thinned(layout_of(params).join(params), support)
         personal = replace(clients.state, params=params, moments=trained.moments, model=model)
-        return personal, Up(clients.ids, values, support, trained.loss, self.told(clients, model))
+        moments = told(trained.moments, weights_of(params), self.training)
+        return personal, Up(clients.ids, values, support, trained.loss, self.told(clients, model), moments=moments)
 
     def told(self, clients: Clients[Personal], model: Tree) -> Tensor:
         """What a client says about itself, [K, D]: h of line 6, label counts, or nothing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -26,10 +26,14 @@ BYTES_PER_ENTRY = 4
 
 @dataclass(frozen=True)
 class SparseModel(Message):
-    """`values`: the entries that travel. `support`: uint8, a bit for each of the first M entries, or nothing: all travel."""
+    """`values`: the entries that travel. `support`: uint8, a bit for each of the first M entries, or nothing: all travel.
+
+    `moments` of all weights [K, ...] go along where they are averaged.
+    """
 
     values: Annotated[Rows, Kind.WEIGHTS]
     support: Annotated[Rows, Kind.MASKS]
+    moments: Annotated[Tree, Kind.MOMENTS] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)

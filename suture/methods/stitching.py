@@ -1,0 +1,61 @@
+"""Stitching: predictions smoothed over links between owners, after any training.
+
+The second half of correct-and-smooth (Huang et al., Combining label propagation and simple models out-performs graph neural
+networks, ICLR 2021), across owners:
+
+    P <- the class probabilities of every node, softmax of its owner's model's scores / temperature; Z <- P
+    for each of `training.stitch` steps
+      1  owners tell rows of Z of those nodes that others have links to, with noise N(0, sigma^2) on every number
+      2  Z_v <- a (Z_v + sum of Z over v's neighbours, own and foreign) / (1 + how many they are) + (1 - a) P_v
+
+with a, sigma and the temperature from training.stitch_share, stitch_sigma and stitch_temperature. Noisy rows are added up as
+they come: their noise has no bias, which bringing each back to probabilities would have. Of a neighbour that nobody offers
+nothing is heard. Links count alike, whatever they weigh. C numbers leave an owner for each such node and step.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from suture.core.kernels import SparseMatrix, segments_of
+from suture.core.message import Rows
+from suture.core.streams import Streams
+from suture.errors import ConfigError
+from suture.graph.batch import GraphBatch
+from suture.privacy.mechanisms import noise_rows, secret_sums
+
+SMALLEST = 1e-12
+"""Of a probability, so that it has a logarithm."""
+
+
+def probabilities(graph: GraphBatch, out_NC: Tensor, temperature: float) -> Tensor:
+    """P, [N, C]."""
+    if graph.pairs is not None or graph.target.kind != "class":
+        raise ConfigError("training.stitch smooths probabilities of one class a node; set training.stitch=0 for other tasks")
+    return torch.softmax(out_NC / temperature, 1)
+
+
+def smoothed(graph: GraphBatch, probable_NC: Tensor, heard: Rows | None, share: float) -> Tensor:
+    """Z after as many steps as were heard, [N, C]; `heard` [N, steps, C + 1]: sums over foreign neighbours, their number."""
+    now, listed = probable_NC, graph.neighbours
+    if heard is None:
+        return now
+    for step in range(heard.values.shape[1]):
+        foreign, count = heard.values[:, step, :-1], heard.values[:, step, -1:]
+        total = now + listed.times(now) + foreign
+        now = share * total / (1 + graph.degree.unsqueeze(1) + count) + (1 - share) * probable_NC
+    return now
+
+
+def told_rows(graph: GraphBatch, rows_NC: Tensor, nodes: Tensor, sigma: float, rng: Streams) -> Rows:
+    """Line 1: the rows of these nodes with noise on them; real owners draw it where nobody else can."""
+    segments = segments_of(graph.segments.client[nodes], len(graph.ids))
+    chosen = rows_NC[nodes]
+    if sigma > 0 and rng.secret is not None:
+        one_each = torch.arange(nodes.numel() + 1, device=nodes.device)
+        listed = SparseMatrix(one_each, nodes, torch.ones_like(chosen[:, 0]), graph.num_nodes)
+        chosen = secret_sums(listed, rows_NC, sigma, rng.secret)
+    elif sigma > 0:
+        chosen = chosen + noise_rows(segments.ptr, chosen.shape[1], sigma, rng)
+    return Rows(chosen, segments.ptr)

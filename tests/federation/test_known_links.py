@@ -1,0 +1,65 @@
+"""Stitching, FedGCN and shared moments between processes: each owner has its own file, and ends where one process does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from pipes import Piped
+
+import pytest
+from loopback import embedded, planned, write_shards
+from numpy.testing import assert_allclose
+
+from suture.federation.audit import AUDIT, AuditLog
+from suture.federation.coordinator.coordinator import Coordinator
+from suture.federation.owner.policy import Policy
+from suture.federation.wire.orders import FaultSettings, order_of
+from suture.federation.wire.reasons import Refused
+
+KNOWN = ("partition.boundary=both", "rounds=2", "model.hidden=8")
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedavg", ("training.stitch=2", "training.moments=averaged")),
+        ("fedgcn", ("fedgcn.fewest=1", "training.moments=server")),
+    ],
+)
+def test_between_processes_as_in_one(method: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    made = planned(method, 3, *KNOWN, *more)
+    ids = write_shards(made, tmp_path / "shards").clients.ids
+    transport = Piped(tmp_path / "owners", ids, tmp_path / "shards")
+    try:
+        audit = AuditLog(tmp_path / AUDIT, "coordinator")
+        leg = Coordinator(order_of(made, "run", FaultSettings()), tmp_path / "run", transport, audit)
+        assert leg.carry_on() is not None
+    finally:
+        transport.close()
+    alone = embedded(made, tmp_path / "embedded")
+    mine, theirs = lines(tmp_path / "run"), lines(alone)
+    assert [line["phase"] for line in mine] == [line["phase"] for line in theirs]
+    for one, other in zip(mine, theirs, strict=True):
+        for key, value in one.items():
+            if isinstance(value, float | list):
+                assert_allclose(value, other[key], rtol=1e-4, atol=1e-4, err_msg=key)
+    told = {line["step"] for line in map(json.loads, (tmp_path / "run" / "ledger.jsonl").read_text().splitlines())}
+    assert {"stitch_offer", "stitch_hear"} <= told or {"post_sums", "post_around"} <= told
+
+
+def test_an_owner_can_keep_predictions_and_addresses_at_home() -> None:
+    import torch
+
+    from suture.core.message import Rows
+    from suture.methods.links import Offered, Wanted
+
+    rows = Rows(torch.tensor([[0.5, 0.5]]), torch.tensor([0, 1]))
+    address = Rows(torch.tensor([7]), torch.tensor([0, 1]))
+    with pytest.raises(Refused, match="forbids rows to leave"):
+        Policy(forbid_fields=("rows",)).permit("stitch_offer", Offered(("a",), address, rows))
+    with pytest.raises(Refused, match="forbids addresses to leave"):
+        Policy(forbid_fields=("addresses",)).permit("stitch_wants", Wanted(("a",), address))
