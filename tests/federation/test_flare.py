@@ -25,12 +25,12 @@ NEEDS = {
     "feddep": ["feddep.as_published=true"],
     "fedsage_plus": ["fedsage_plus.answers=exact"],
     "fedggr": ["fedggr.codes=nodes"],
+    "fedgcn": ["partition.boundary=both"],
 }
 
 
 def short(name: str, *more: str):
-    known = ["partition.boundary=both"] if name == "fedgcn" else []
-    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *known, *more)
+    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *NEEDS.get(name, []), *more)
 
 
 @pytest.fixture(scope="module")
