@@ -246,6 +246,11 @@ class Method(ABC, Generic[V, S]):
         """For pictures: the clients' `thing`s that the server links, clients in the order of names, [2, M]; None: none."""
         return None
 
+    @property
+    def mending(self) -> Mends:
+        """`mends`, where a method's settings have a say in it."""
+        return self.mends
+
     def for_strangers(self, model: Model) -> Model:
         """After a run: the models for nodes of which nothing is known but their features and edges."""
         return Model(model.ids, {n: value[:, :0] if n in self.of_nodes else value for n, value in model.params.items()})

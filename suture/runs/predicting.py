@@ -224,7 +224,7 @@ def _mended(trained: Trained, ids: Sequence[str], known: bool, wish: bool | None
     method = trained.method
     if wish is False or (uncut and wish is None):
         return ()
-    if wish and method.mends == "nothing":
+    if wish and method.mending == "nothing":
         raise ConfigError(f"{method.name} does not mend graphs; leave --mend away")
     if wish and uncut:
         raise ConfigError("nothing is missing in the uncut graph; choose --mend or --uncut")
@@ -236,7 +236,7 @@ def _mended(trained: Trained, ids: Sequence[str], known: bool, wish: bool | None
 
 def _why_not(trained: Trained, known: bool) -> str:
     method = trained.method
-    if method.mends == "known" and not known:
+    if method.mending == "known" and not known:
         return (
             f"{method.name} can mend only the nodes it was trained on, because what it adds to a node came from the others "
             "during training; new nodes are predicted without, see --no-mend"
@@ -283,7 +283,7 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
             "from no label there, and what it predicts may be chance; a method with one model for everybody, such as "
             "fedavg, serves them"
         )
-    if method.mends == "nothing":
+    if method.mending == "nothing":
         if _forgets(method):
             yield f"{method.name} trained on graphs that it had completed, and does not say how to complete these (recalled)"
         return

@@ -125,7 +125,7 @@ class Trained:
 
     def can_mend(self, owners: Sequence[str], known: bool) -> tuple[str, ...]:
         """Those of the owners whose graphs can be mended; `known`: the graph is the one that was trained on."""
-        if self.method.mends == "nothing" or (self.method.mends == "known" and not known):
+        if self.method.mending == "nothing" or (self.method.mending == "known" and not known):
             return ()
         if self.method.memory is Nothing:
             return tuple(name for name in owners if name in self.models)

@@ -287,6 +287,11 @@ class FedGgr(AnchoredRounds):
         """Who has chosen whom."""
         return server.links[0] if self.gsl and not self.anchored else None
 
+    @property
+    def mending(self) -> Mends:
+        """What anchors tell a node follows from its features and edges; what a server's graph does, from who was in it."""
+        return "known" if self.gsl and not self.anchored else "nothing"
+
     def assemble(self, clients: Clients[Embedded], deployed: Message) -> Model:
         """The model and Z_i, received or kept."""
         state, segments = clients.state, clients.graph.segments
