@@ -34,6 +34,7 @@ from suture.methods import METHODS
 from suture.runs import origin
 from suture.runs.checkpoint import load_models
 from suture.runs.prepare import preprocess
+from suture.runs.pulse import LOCK, PROGRESS
 
 GRAPH = "csbm:nodes=240,features=40,words_per_node=8,classes=3"
 SMALL = ("--dataset", GRAPH, "--clients", "3", "--set", "rounds=4", "--set", "hidden=8")
@@ -102,10 +103,10 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) ->
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Content of every file below a folder; of results all but the seconds."""
+    """Content of every file below a folder but those that tell of its process; of results all but the seconds."""
     content = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != ".lock":
+        if path.is_file() and path.name not in (LOCK, PROGRESS):
             raw = path.read_bytes()
             if path.name == "result.json":
                 raw = json.dumps({k: v for k, v in json.loads(raw).items() if k != "seconds"}).encode()

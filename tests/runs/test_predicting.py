@@ -25,7 +25,7 @@ FEWER_STEPS: dict[str, dict[str, object]] = {
     "fedsage_plus": {"generator_epochs": 4},
     "locsage_plus": {"generator_epochs": 4},
     "feddep": {"generator_epochs": 3, "pretrain_epochs": 2, "d_z": 8, "clusters": 3},
-    "fedggr": {"pretrain_rounds": 2, "code_width": 4, "k": 3},
+    "fedggr": {"pretrain_rounds": 2, "code_width": 4, "k": 3, "codes": "nodes"},
 }
 
 
@@ -153,6 +153,15 @@ class TestNodesThatCameLater:
             suture.predict(tmp_path / "run", east.path)
         with pytest.raises(ConfigError, match="no model for the graph as a whole"):
             suture.predict(tmp_path / "run", uncut=True)
+
+    def test_anchors_tell_new_nodes_as_much_as_old_ones(self, graph: GraphFolder, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        trained(graph, run, "fedggr", **{"fedggr.codes": "anchors", "fedggr.anchors": 5})
+        later = imported(tmp_path / "later", Kind(), run / "schema.json", first=1000, nodes=60, seed=9).path
+        found = suture.predict(run, later)
+        assert not found.probability.isnan().any() and not any("not mended" in note for note in found.notes)
+        with pytest.raises(ConfigError, match="fedggr does not mend graphs"):
+            suture.predict(run, later, mend=True)
 
     def test_generators_mend_new_graphs_and_foreign_neighbours_cannot(self, graph: GraphFolder, tmp_path: Path) -> None:
         for method, mends in (("fedsage_plus", True), ("feddep", True), ("fedgnn", False), ("fedggr", False)):
