@@ -10,13 +10,14 @@ from suture.commands import options as opt
 from suture.commands.registering import command
 
 DATASET, PROTOCOL = "cora", "lost-links"
-METHODS = ("local", "fedavg", "fedsage", "fedpub", "fedsage_plus", "feddep", "fedggr", "global")
+METHODS = ("local", "fedavg", "fedsage", "fedpub", "fedsage_plus", "feddep", "fedggr", "fedgcn", "global")
 INTRODUCTION = (
     "Cora, 2,708 papers that cite each other, is dealt at random to ten owners: nine of ten links lie between owners, "
     "and are lost.",
     "local trains alone, fedavg and fedsage together, fedpub for each owner; fedsage_plus, feddep and fedggr mend what was "
-    "lost; global has the uncut graph. (fedgls is for owners without any edges: "
-    "suture compare --protocol fedgls-graphless.)",
+    "lost. fedgcn is for owners who know the far ends of their lost links: they tell each other sums of features, mostly "
+    "of one row. global has the uncut graph. (fedgls is for owners without any edges: suture compare --protocol "
+    "fedgls-graphless.)",
 )
 
 

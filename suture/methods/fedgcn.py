@@ -77,6 +77,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
     paper: ClassVar[str] = "Yao et al., NeurIPS 2023"
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
     mends: ClassVar[Mends] = "known"
+    knows_links: ClassVar[bool] = True
     memory: ClassVar[type[Record]] = Known
 
     hops: Literal[1, 2] = 2
