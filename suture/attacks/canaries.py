@@ -49,6 +49,7 @@ def enlarged(graph: GraphBatch, like: Tensor | None, count: int, role: int) -> G
         y=torch.cat([graph.y, blank if like is None else graph.y[like]]),
         role=torch.cat([graph.role, graph.role.new_full((count,), role)]),
         node_id=torch.cat([graph.node_id, graph.node_id.new_full((count,), -1)]),
+        boundary=None,  # nothing that is audited looks beyond the client
     )
 
 

@@ -60,7 +60,7 @@ def numbers_in(line: Mapping[str, Any], clients: Sequence[str] = ()) -> dict[str
     """All numbers of a line of metrics.jsonl by name; those of clients as `client_test/client-03`."""
     found: dict[str, float] = {}
     for key, value in line.items():
-        if key in ("phase", "round"):
+        if key in ("phase", "round", "asked"):
             continue
         if isinstance(value, Mapping):
             found |= {f"{key}/{name}": float(one) for name, one in value.items() if _is_number(one)}

@@ -144,7 +144,7 @@ def test_absurd_requests_are_refused_before_anything_is_made_of_them(shards: Pat
 def test_the_largest_owner_may_not_have_any_number_of_nodes(shards: Path, tmp_path: Path) -> None:
     """FedGGR pads embeddings to as many nodes as the coordinator says the largest owner has."""
     parties = Parties(tmp_path / "owners", shards)
-    made = planned("fedggr", "fedggr.pretrain_rounds=1", "fedggr.code_width=4", rounds=1)
+    made = planned("fedggr", "fedggr.codes=nodes", "fedggr.pretrain_rounds=1", "fedggr.code_width=4", rounds=1)
     sent: list[Frame] = []
     plain = parties.call
 

@@ -103,10 +103,10 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) ->
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Content of every file below a folder but those that tell of its process; of results all but the seconds."""
+    """Content of every file below a folder but those that tell of its process or seconds; of results all but these."""
     content = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in (LOCK, PROGRESS):
+        if path.is_file() and path.name not in (LOCK, PROGRESS, "report.html"):
             raw = path.read_bytes()
             if path.name == "result.json":
                 raw = json.dumps({k: v for k, v in json.loads(raw).items() if k != "seconds"}).encode()

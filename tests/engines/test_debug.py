@@ -37,7 +37,7 @@ def carried_out(kind: type[Method[Any, Any]], engine: str, *overrides: str) -> F
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_has_the_numbers_of_the_embedded_engine(name: str) -> None:
-    overrides = ["rounds=3", *(f"{name}.{value}" for value in golden.BRIEF.get(name, ()))]
+    overrides = ["rounds=3", *golden.KNOWING.get(name, ()), *(f"{name}.{value}" for value in golden.BRIEF.get(name, ()))]
     protocol = golden.PROTOCOL.get(name, "fedpub-disjoint")
     mine, theirs = (
         suture.run(golden.SYNTHETIC, name, protocol=protocol, clients=3, seed=7, overrides=overrides, options=options)

@@ -28,6 +28,9 @@ from suture.testing.world import weighted_world
 
 WITHOUT_EDGES = {"fed_mlp"}
 """They never look at an edge."""
+REFUSING = {"fedgcn"}
+"""They refuse what they cannot hear, and `test_who_cannot_hear_says_so` holds them to it."""
+HEARING = [name for name in METHODS if name not in REFUSING]
 
 
 def dense(graph: GraphBatch) -> Tensor:
@@ -50,7 +53,7 @@ def ended(name: str, world: World) -> Ending:
     return run_to_end(method, world.graph_for(method), world.task)
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", HEARING)
 def test_every_method_hears_weights_and_direction(name: str) -> None:
     world = weighted_world()
     ends: dict[tuple[bool, bool], dict[str, Tensor]] = {}
@@ -66,7 +69,16 @@ def test_every_method_hears_weights_and_direction(name: str) -> None:
     assert differs(directed, plain) == (name not in WITHOUT_EDGES), "direction"
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", REFUSING)
+@pytest.mark.parametrize("weights", [True, False])
+def test_who_cannot_hear_says_so(name: str, weights: bool) -> None:
+    world = weighted_world()
+    clients, whole = (with_edges(g, weights=weights, mirrored=weights) for g in (world.clients, world.whole))
+    with pytest.raises(ConfigError, match="links that weigh alike and go both ways"):
+        ended(name, World(clients, whole, world.task))
+
+
+@pytest.mark.parametrize("name", HEARING)
 def test_weights_of_one_change_nothing(name: str) -> None:
     world = small_world()
     ones = [dataclasses.replace(g, edge_weight=torch.ones(g.edge_index.shape[1])) for g in (world.clients, world.whole)]
