@@ -25,10 +25,12 @@ class TensorBoard(Tracker):
             raise IntegrityError(
                 f"{name!r} leads out of {self.folder}; delete the file that says so, and track the run anew"
             )
-        again = run.known_as is not None
-        self.writer: Any = SummaryWriter(str(self.folder / name), purge_step=0 if again else None)
-        if not again:
-            self.writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in run.values.items()))
+        if run.known_as is not None:
+            # Readers order files by second and process number, so a later file could not be sure to undo an earlier one.
+            for before in (self.folder / name).glob("events.out.tfevents.*"):
+                before.unlink()
+        self.writer: Any = SummaryWriter(str(self.folder / name))
+        self.writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in run.values.items()))
         return name
 
     def _free(self, name: str) -> str:
