@@ -9,8 +9,8 @@ import pytest
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """One coordinator and three owners on this machine, warm, for all tests that need real processes.
 
-    Every owner has a policy file, empty at first: owners read it at the start of every job. Owners know the far ends of their
-    lost links, for methods that use them.
+    Every owner has a policy file, empty at first: owners read it at the start of every job. Owners know the far ends
+    of their lost links, for methods that use them.
     """
     pytest.importorskip("nvflare")
     from loopback import planned, running
