@@ -23,6 +23,8 @@ from suture.report import drawing
 from suture.runs import origin
 
 MOST_CONNECTIONS = 400
+USUAL_ROOT = Path("runs")
+"""Where commands put run folders; made if there is none yet, as the form may begin the first run."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def serve(place: Place, tell: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `tell` gets the address, with its token."""
     if place.root.exists() and not place.root.is_dir():
         raise StorageError(f"{place.root} is a file; give the folder that holds run folders")
+    if place.root != USUAL_ROOT and not place.root.exists():
+        raise StorageError(f"there is no folder {place.root}; give the folder that holds run folders, or make it first")
     make_folder(place.root)
     listening = _listening(place.host, place.port)
     port = int(listening.getsockname()[1])

@@ -158,7 +158,7 @@ def test_a_made_up_process_is_not_signalled(serve: Serve, copied: Path) -> None:
 
 
 def test_ctrl_c_ends_the_dashboard_and_says_nothing_more(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "suture", "dashboard", str(tmp_path / "new"), "--port=0"]
+    command = [sys.executable, "-m", "suture", "dashboard", str(tmp_path), "--port=0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     address, _, token = process.stdout.readline().strip().partition("/?token=")
@@ -171,3 +171,15 @@ def test_ctrl_c_ends_the_dashboard_and_says_nothing_more(tmp_path: Path) -> None
             assert all(not line.startswith("event: more") for line in lines)
     said = process.communicate()[1]
     assert process.returncode == 0 and "Traceback" not in said and said.count("\n") == 1
+
+
+def test_a_folder_that_is_not_there_is_a_mistake_and_the_usual_one_is_made(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "suture", "dashboard"]
+    done = subprocess.run([*command, "rnus", "--port=0"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.startswith("suture: there is no folder rnus; give the folder")
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "rnus").exists()
+    process = subprocess.Popen([*command, "--port=0"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and "/?token=" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert (tmp_path / "runs").is_dir()
