@@ -33,7 +33,7 @@ SECONDS_FOR_OWNERS = 600.0
 SECONDS_TO_HEAR_STOP = 20.0
 """A job that is only starting may take so long to hear that it is to stop; then it is ended at once."""
 MOST_JOBS_IN_VAIN = 3
-LOOK_EVERY = 0.5
+LOOK_EVERY = 0.25
 
 
 class RunLost(SutureError):
