@@ -130,7 +130,7 @@ class Operator:
     def _follow(self, job: str) -> None:
         """Until the job has ended."""
         wished: float | None = None
-        heard = False
+        heard, quiet = False, set[str]()
         while not self.session.state(job).startswith("FINISHED"):
             if self._is_stopped() and not heard:
                 wished = wished or time.monotonic()
@@ -139,9 +139,10 @@ class Operator:
                     self.session.abort(job)
                     heard = True
             told = self.session.command(job, {"do": "status"})
-            silent = told.get("silent") if told else None
+            silent, last = (told.get("silent"), told.get("quiet")) if told else (None, None)
+            quiet = set(last) if isinstance(last, dict) else quiet
             # While a job starts or ends nobody in it listens, and only the beat of the owners' own processes tells.
-            known = set(silent) if isinstance(silent, dict) else set(self.kit.owners) - self.session.connected()
+            known = set(silent) if isinstance(silent, dict) else quiet | set(self.kit.owners) - self.session.connected()
             self._name_silent(known)
             current = told.get("current") if told else None
             if isinstance(current, dict) and current:
@@ -149,6 +150,7 @@ class Operator:
                 self._show(status)
                 self._call_back(job, status)
             time.sleep(LOOK_EVERY)
+        self._name_silent(quiet | self._silent)  # FLARE ends a job at once whose process has died at an owner
 
     def _name_silent(self, silent: set[str]) -> None:
         """Say at once who gives no sign of life, and who does again."""
