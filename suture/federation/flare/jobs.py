@@ -23,7 +23,6 @@ from suture.errors import SutureError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.flare.kits import JobClasses
 from suture.federation.flare.places import COORDINATOR, HOME, TOPIC, kit_folder
-from suture.federation.flare.pulse import QUIET
 from suture.federation.flare.transport import FlareTransport
 from suture.federation.wire.reasons import Code
 
@@ -120,10 +119,9 @@ class CoordinatorJob(FLComponent):  # type: ignore[misc]
             case "regroup":
                 self.regrouping.set()
         current = self.current.status.as_json() if self.current else {}
-        told: dict[str, Json] = {"current": current, "finished": dict(self.finished), "stopping": self.stopping.is_set()}
-        if (transport := self.transport) is not None:
-            told |= {"silent": dict(transport.pulse.silent()), "quiet": dict(transport.pulse.silent(QUIET))}
-        return told
+        silent: dict[str, Json] | None = dict(self.transport.pulse.silent()) if self.transport else None
+        stopping = self.stopping.is_set()
+        return {"current": current, "finished": dict(self.finished), "stopping": stopping, "silent": silent}
 
 
 class OwnerJob:

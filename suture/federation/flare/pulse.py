@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 
 EVERY = 0.5
 """Seconds without a sign after which an owner is called, and between two such calls."""
-QUIET = 1.0
-"""Seconds without a sign after which an owner is probably lost: should the job end now, it is named."""
 PING_SECONDS = 1.25
 """How long such a call waits."""
 SILENCE = 2.0
@@ -47,9 +45,9 @@ class Pulse:
         """Seconds since the last sign."""
         return time.monotonic() - self._last[owner]
 
-    def silent(self, longer_than: float = SILENCE) -> dict[str, float]:
+    def silent(self) -> dict[str, float]:
         """Owners that do not answer, and for how many seconds they have not."""
-        return {owner: round(since, 1) for owner in self._last if (since := self.silence(owner)) > longer_than}
+        return {owner: round(since, 1) for owner in self._last if (since := self.silence(owner)) > SILENCE}
 
     def _watch(self, owner: str) -> None:
         while not self._ended.wait(EVERY):

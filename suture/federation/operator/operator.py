@@ -130,8 +130,8 @@ class Operator:
     def _follow(self, job: str) -> None:
         """Until the job has ended."""
         wished: float | None = None
-        heard, quiet = False, set[str]()
-        while not self.session.state(job).startswith("FINISHED"):
+        heard = False
+        while not (record := self.session.record(job)).finished:
             if self._is_stopped() and not heard:
                 wished = wished or time.monotonic()
                 heard = self.session.command(job, {"do": "stop"}) is not None
@@ -139,18 +139,17 @@ class Operator:
                     self.session.abort(job)
                     heard = True
             told = self.session.command(job, {"do": "status"})
-            silent, last = (told.get("silent"), told.get("quiet")) if told else (None, None)
-            quiet = set(last) if isinstance(last, dict) else quiet
+            silent = told.get("silent") if told else None
             # While a job starts or ends nobody in it listens, and only the beat of the owners' own processes tells.
-            known = set(silent) if isinstance(silent, dict) else quiet | set(self.kit.owners) - self.session.connected()
-            self._name_silent(known)
+            known = set(silent) if isinstance(silent, dict) else set(self.kit.owners) - self.session.connected()
+            self._name_silent(known | record.died)
             current = told.get("current") if told else None
             if isinstance(current, dict) and current:
                 status = Status.read(current)
                 self._show(status)
                 self._call_back(job, status)
             time.sleep(LOOK_EVERY)
-        self._name_silent(quiet | self._silent)  # FLARE ends a job at once whose process has died at an owner
+        self._name_silent(self._silent | record.died)
 
     def _name_silent(self, silent: set[str]) -> None:
         """Say at once who gives no sign of life, and who does again."""
