@@ -23,6 +23,7 @@ from suture.methods.fedgcn import FedGcn
 from suture.methods.fedggr.method import FedGgr
 from suture.methods.fedgls.method import FedGls
 from suture.methods.fedgnn import FedGnn
+from suture.methods.fedgram.method import FedGram
 from suture.methods.fedgraph import FedGraph
 from suture.methods.fedgsl import FedGsl
 from suture.methods.fedper import FedPer
@@ -48,7 +49,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
         *(Local, Global, FedAvg, FedProx, FedPer, Scaffold),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
         *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
-        *(FedDep, FedGraph, FedGsl, FedGcn),
+        *(FedDep, FedGraph, FedGsl, FedGcn, FedGram),
         *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )
 }

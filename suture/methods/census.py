@@ -137,7 +137,7 @@ class Census(Method[Counted, Nothing]):
     def count(self, clients: Clients[Nothing], message: Nothing) -> tuple[Nothing, Totals]:
         """Client side of exchange 1."""
         graph, nodes = clients.graph, clients.graph.sizes.double()
-        each = torch.stack([_column_sums(graph, k) for k in range(len(graph.ids))]) / nodes.view(-1, 1, 1)  # [K, 4, F]
+        each = torch.stack([column_sums(graph, k) for k in range(len(graph.ids))]) / nodes.view(-1, 1, 1)  # [K, 4, F]
         label, training = _training_labels(graph, clients.task.classes), graph.train.segments
         owner = graph.segments.client[graph.edge_index[1]]
         degree = torch.bincount(owner, minlength=len(graph.ids)).double()
@@ -160,7 +160,7 @@ class Census(Method[Counted, Nothing]):
     def measure(self, clients: Clients[Nothing], message: Centre) -> tuple[Nothing, Spread]:
         """Client side of exchange 2."""
         graph, nodes, training = clients.graph, clients.graph.sizes.double(), clients.graph.train.segments
-        squares = [_square_sums(graph, k, message.mean[k], message.size[k]) for k in range(len(graph.ids))]
+        squares = [square_sums(graph, k, message.mean[k], message.size[k]) for k in range(len(graph.ids))]
         label, owner = _training_labels(graph, clients.task.classes), training.client
         away = ((label - message.label[owner]) / message.label_size[owner]).square()
         square, label_square = (one / nodes.unsqueeze(1) for one in (torch.stack(squares), training.sum(away)))
@@ -211,7 +211,7 @@ def _training_labels(graph: GraphBatch, classes: int) -> Tensor:
     return y.double() if y.is_floating_point() else torch.nn.functional.one_hot(y, classes).double()
 
 
-def _column_sums(graph: GraphBatch, k: int) -> Tensor:
+def column_sums(graph: GraphBatch, k: int) -> Tensor:
     """Of one client's features, float64 [4, F]: x, |x|, x != 0, x not in {0, 1}."""
     rows = slice(*graph.segments.bounds[k : k + 2])
     matrix, width = graph.x.matrix, graph.x.width
@@ -226,7 +226,7 @@ def _column_sums(graph: GraphBatch, k: int) -> Tensor:
     return sums
 
 
-def _square_sums(graph: GraphBatch, k: int, mean_F: Tensor, size_F: Tensor) -> Tensor:
+def square_sums(graph: GraphBatch, k: int, mean_F: Tensor, size_F: Tensor) -> Tensor:
     """Of one client's features, float64 [F]: ((x - mean) / size)^2."""
     first, last = graph.segments.bounds[k : k + 2]
     matrix, width = graph.x.matrix, graph.x.width

@@ -19,6 +19,7 @@ from suture.core.kernels import Segments, SparseMatrix, activate, segment_produc
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
+from suture.graph.embeddings import MendedFeatures
 from suture.nn import layers
 from suture.nn.aggregates import noised_hops, width_of
 from suture.nn.sampler import Block, SampledBatch
@@ -28,6 +29,8 @@ from suture.settings import ModelSettings
 # Without a tape, activations of more numbers than this are computed so many rows at a time.
 LARGE, ROWS_AT_ONCE = 1 << 26, 1 << 16
 FIRST, GAP, SUMS = "layer1", "gap", "noised sums"
+BESIDE = f"{FIRST}.beside"
+"""Weights [K, D, H] of what nodes carry beside their features (`suture.graph.embeddings`), for methods that put it there."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,32 @@ class Backbone(ABC):
         With `rng`, dropout is on (training).
         """
         h, last = self.last_input(params, graph, rng), f"layer{self.settings.layers}"
-        out = self.apply_layer(last, params, h, graph, view)
+        out = self._layer(last, params, h, graph, rng, view)
         return activate(out, params[f"{last}.bias"], (view or graph).segments, relu=False)
 
     def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
         """What the last layer is given: the features, or the activations of the layer before [N, H]."""
         h: Tensor | Features = graph.x
         for index in range(1, self.settings.layers):
-            out = self.apply_layer(f"layer{index}", params, h, graph)
+            out = self._layer(f"layer{index}", params, h, graph, rng)
             h = self._finish(params[f"layer{index}.bias"], out, graph.segments, rng, index)
         return h
+
+    def _layer(
+        self,
+        name: str,
+        params: Tree,
+        h: Tensor | Features,
+        graph: GraphBatch,
+        rng: Streams | None = None,
+        view: View | None = None,
+    ) -> Tensor:
+        """`apply_layer`; where there are weights for what nodes carry beside their features, the first hears that too."""
+        out = self.apply_layer(name, params, h, graph, view)
+        if name != FIRST or BESIDE not in params or not isinstance(graph.x, MendedFeatures):
+            return out
+        beside = layers.dropout(graph.x.embedding, rng and rng.fork(BESIDE), self.settings.dropout, graph.segments)
+        return out + segment_product(layers.rows(beside, view), params[BESIDE], (view or graph).segments)
 
     def logits(self, params: Tree, graph: GraphBatch, rng: Streams | None = None, view: View | None = None) -> Tensor:
         """Class scores [N, C], or [B, C] of a view's nodes."""
@@ -109,7 +128,7 @@ class Backbone(ABC):
             at_once = graph.num_nodes if narrow or isinstance(h, Features) else ROWS_AT_ONCE
             for nodes in torch.split(everybody, at_once):
                 view = View(graph, nodes)
-                rows = self.apply_layer(name, params, h, graph, view)
+                rows = self._layer(name, params, h, graph, view=view)
                 rows = activate(rows, params[f"{name}.bias"], view.segments, relu=not last)
                 out[nodes[0] : nodes[-1] + 1] = self.classify(params, rows, view.segments) if last else rows
             h = out
@@ -182,11 +201,19 @@ class Sage(Backbone):
         """Class scores [B, C] of a batch's seeds from sampled neighbourhoods."""
         h: Tensor | Features = batch.inputs
         for index, block in enumerate(batch.blocks[:-1], start=1):
-            out = self._sampled_layer(f"layer{index}", params, h, block)
+            out = self._hear_beside(f"layer{index}", params, h, block, rng)
             h = self._finish(params[f"layer{index}.bias"], out, block.segments, rng, index)
         last, block = f"layer{len(batch.blocks)}", batch.blocks[-1]
-        out = activate(self._sampled_layer(last, params, h, block), params[f"{last}.bias"], block.segments, relu=False)
+        out = activate(self._hear_beside(last, params, h, block, rng), params[f"{last}.bias"], block.segments, relu=False)
         return self.classify(params, out, block.segments)
+
+    def _hear_beside(self, name: str, params: Tree, h: Tensor | Features, block: Block, rng: Streams | None) -> Tensor:
+        """A sampled layer, as `_layer`."""
+        out = self._sampled_layer(name, params, h, block)
+        if BESIDE not in params or not isinstance(h, MendedFeatures):
+            return out
+        beside = layers.dropout(h.embedding[block.targets], rng and rng.fork(BESIDE), self.settings.dropout, block.segments)
+        return out + segment_product(beside, params[BESIDE], block.segments)
 
     def _sampled_layer(self, name: str, params: Tree, h: Tensor | Features, block: Block) -> Tensor:
         own, neighbour = params[f"{name}.self"], params[f"{name}.neighbour"]

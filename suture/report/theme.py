@@ -83,6 +83,7 @@ KNOWN: dict[str, tuple[str, list[int]]] = {
     "gcfl_plus": ("brown", DASHED),
     "fedgnn": ("cyan", SOLID),
     "fedgcn": ("green", DASHED),
+    "fedgram": ("cyan", DOTTED),
     "fedproto": ("gold", SOLID),
     "feddep": ("magenta", SOLID),
     "fedgraph": ("blue", DASHED),

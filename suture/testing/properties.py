@@ -187,7 +187,7 @@ def no_message_carries_private_data(kind: Kind, values: Mapping[str, Any]) -> No
     for _, _, message in _heard(kind, values):
         for path, tensor in message.tensors().items():
             if tensor.ndim >= 1 and tensor.shape[-1] == features.shape[1] and tensor.is_floating_point():
-                distance = torch.cdist(tensor.reshape(-1, features.shape[1]), features)
+                distance = torch.cdist(tensor.reshape(-1, features.shape[1]).to(features.dtype), features)
                 assert float(distance.min()) > 1e-6, f"{path} holds a feature row"
             named = type(message).kind_of(path) == Tells.ADDRESSES
             fewer = tensor.numel() < graph.num_nodes

@@ -16,7 +16,7 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.method import Clients, Method
 from suture.methods import METHODS
 from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
-from suture.methods.feddep.fused import MendedFeatures
+from suture.graph.embeddings import MendedFeatures
 from suture.methods.feddep.kept import Generating
 from suture.methods.feddep.method import FedDep
 from suture.methods.fedsage import FedSage

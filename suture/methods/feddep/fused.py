@@ -9,46 +9,19 @@ Legend: K clients, N nodes, D width of an embedding, H output width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from suture.core.kernels import Segments, segment_product
+from suture.core.kernels import segment_product
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
+from suture.graph.embeddings import MendedFeatures
 from suture.nn import layers
 from suture.nn.backbones import Sage
 from suture.nn.sampler import Block, SampledBatch
-
-
-@dataclass(frozen=True)
-class MendedFeatures(Features):
-    """Node features with a deep embedding each: `embedding` [N, D]."""
-
-    embedding: Tensor
-
-    def take(self, index: Tensor, segments: Segments) -> MendedFeatures:
-        """Features and embeddings of some nodes."""
-        plain = super().take(index, segments)
-        return MendedFeatures(plain.matrix, segments, self.embedding[index])
-
-    def between(self, start: int, end: int, segments: Segments) -> MendedFeatures:
-        """Features and embeddings of the nodes from `start` on and before `end`."""
-        plain = super().between(start, end, segments)
-        return MendedFeatures(plain.matrix, segments, self.embedding[start:end])
-
-
-def with_embeddings(graph: GraphBatch, embedding_ND: Tensor) -> GraphBatch:
-    """The same graphs with a deep embedding at every node, sharing all operators derived so far."""
-    features = MendedFeatures(graph.x.matrix, graph.segments, embedding_ND)
-    out = replace(graph, x=features)
-    own = {item.name for item in fields(graph)}
-    # Views point back to the graph they were taken from, which has no embeddings.
-    kept = {name: value for name, value in vars(graph).items() if name not in own and not isinstance(value, View)}
-    vars(out).update(kept)
-    return out
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,12 @@ from suture.core.tree import Tree, prefixed
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.drawn import drawn_graph
+from suture.graph.embeddings import with_embeddings
 from suture.graph.impair import Impaired, impair
 from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
 from suture.methods.averaging import SERVER, ModelAveraging, Server
 from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
-from suture.methods.feddep.fused import FusedSage, with_embeddings
+from suture.methods.feddep.fused import FusedSage
 from suture.methods.feddep.kept import Generating, Generators
 from suture.methods.feddep.kmeans import kmeans
 from suture.methods.feddep.objective import CLASSIFIER, Objective, Targets

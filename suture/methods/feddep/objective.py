@@ -16,9 +16,10 @@ from suture.core.kernels import Segments, SparseMatrix, client_mean
 from suture.core.message import Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree, under
+from suture.graph.embeddings import with_embeddings
 from suture.graph.impair import Impaired
 from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
-from suture.methods.feddep.fused import FusedSage, with_embeddings
+from suture.methods.feddep.fused import FusedSage
 from suture.methods.feddep.without_proto import along
 from suture.settings import TrainingSettings
 from suture.training.losses import nodes_loss
