@@ -13,10 +13,10 @@ from harness import Ending, World, assert_separable, run_to_end, small, small_wo
 from suture.core.message import Message, Model, Nothing
 from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
+from suture.graph.embeddings import MendedFeatures
 from suture.method import Clients, Method
 from suture.methods import METHODS
 from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
-from suture.graph.embeddings import MendedFeatures
 from suture.methods.feddep.kept import Generating
 from suture.methods.feddep.method import FedDep
 from suture.methods.fedsage import FedSage

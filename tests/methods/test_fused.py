@@ -9,8 +9,8 @@ from torch_geometric.nn import SAGEConv
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, View, batch_of
-from suture.graph.synthetic import contextual_block_model
 from suture.graph.embeddings import MendedFeatures, with_embeddings
+from suture.graph.synthetic import contextual_block_model
 from suture.methods.feddep.fused import FusedSage
 from suture.nn.backbones import Sage
 from suture.nn.sampler import sample_batch
