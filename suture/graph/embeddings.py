@@ -13,6 +13,9 @@ from suture.core.kernels import Segments
 from suture.graph.batch import GraphBatch, View
 from suture.graph.features import Features
 
+PER_GRAPH = ("_remembered", "_completed")
+"""Where a graph keeps what others derived from it, which a copy may have differently."""
+
 
 @dataclass(frozen=True)
 class MendedFeatures(Features):
@@ -35,6 +38,13 @@ def with_embeddings(graph: GraphBatch, embedding_ND: Tensor) -> GraphBatch:
     """The same graphs with an embedding at every node, sharing all operators derived so far."""
     out = replace(graph, x=MendedFeatures(graph.x.matrix, graph.segments, embedding_ND))
     vars(out).update(derived(graph))
+    return out
+
+
+def with_features(graph: GraphBatch, x: Features) -> GraphBatch:
+    """The same graphs with other features, sharing all operators derived so far."""
+    out = replace(graph, x=x)
+    vars(out).update(derived(graph, "gcn_input", "mean_input", "gcn_input_once", "mean_input_once", *PER_GRAPH))
     return out
 
 

@@ -30,8 +30,17 @@ def secure_order(method: str, rounds: int = 3, **faults: object):
     return order_of(planned(method, rounds), "run", replace(QUICK, **faults), secure=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedsage", "fedper", "fedgls"])
-def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp_path: Path) -> None:  # noqa: F811
+# Eigenvectors move by what fixed-point sums round, over the distance of their values.
+@pytest.mark.parametrize(
+    ("method", "close"),
+    [*((name, 1e-5) for name in ("fedavg", "fedprox", "fedsage", "fedper", "fedgls")), ("fedgram", 1e-3)],
+)
+def test_equals_the_plain_run_and_shows_no_update(
+    method: str,
+    close: float,
+    shards: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     plain = InProcess(tmp_path / "plain" / "owners", shards)
     order = order_of(planned(method, 3), "run", QUICK)
     assert coordinator(order, tmp_path / "plain", plain).carry_on() is not None
@@ -49,16 +58,18 @@ def test_equals_the_plain_run_and_shows_no_update(method: str, shards: Path, tmp
     sealed.meddle = record
     assert coordinator(secure_order(method), tmp_path / "sealed", sealed).carry_on() is not None
     for mine, theirs in zip(metrics(tmp_path / "sealed"), metrics(tmp_path / "plain"), strict=True):
-        assert mine["client_test"] == theirs["client_test"]
-        assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        # What is exchanged before the first round is not tested.
+        assert mine.get("client_test") == theirs.get("client_test")
+        assert mine.get("loss", 0.0) == pytest.approx(theirs.get("loss", 0.0), abs=1e-5)
+    assert "client_test" in mine
     for owner in OWNERS:
         path = Path("owners") / owner / "runs" / "run" / "model.safetensors"
         mine, theirs = (load_models(tmp_path / kind / path)[0][owner] for kind in ("sealed", "plain"))
         for name, value in theirs.items():
-            torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=close)
 
     kinds = {kind_of(body) for body in recorded}
-    assert kinds == {"Sealed", "Scores"}, "nothing but sealed words and test scores left an owner"
+    assert kinds - {"Nothing"} == {"Sealed", "Scores"}, "nothing but sealed words and test scores left an owner"
     words = np.concatenate([Sealed.unpack(b).words.numpy().ravel() for b in recorded if kind_of(b) == "Sealed"])
     assert flatness(words) > 1e-4
 

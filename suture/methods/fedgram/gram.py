@@ -93,10 +93,17 @@ def solved(basis_DR: Tensor, own_RR: Tensor, ends_RR: Tensor, crossed_RR: Tensor
     return {name: value.float().unsqueeze(0) for name, value in told.items()}
 
 
-def described(x: Features, told: Tree, strength: float) -> Tensor:
+def described(rows: Features, told: Tree, strength: float) -> Tensor:
     """Lines 5 and 6: what a node hears of those that are like it, and what its neighbours are expected to be, [N, 2R]."""
-    rows = scaled_rows(x, told[SHIFT].double(), told[SCALE].double())
-    z_NR = rows.times(told[BASIS].double()).float()
-    alike = F.normalize(z_NR * told[GRAM][x.segments.client], eps=SMALLEST)
-    expected = F.normalize(segment_product(z_NR, told[GENERATOR], x.segments), eps=SMALLEST)
+    z_NR, segments = rows.times(told[BASIS].double()).float(), rows.segments
+    alike = F.normalize(z_NR * told[GRAM][segments.client], eps=SMALLEST)
+    expected = F.normalize(segment_product(z_NR, told[GENERATOR], segments), eps=SMALLEST)
     return strength * torch.cat([alike, expected], 1)
+
+
+def lengthened(rows: Features, strength: float) -> Features:
+    """The rows t of line 1 as a network reads them: of another length, float32."""
+    matrix = rows.matrix
+    if isinstance(matrix, SparseMatrix):
+        return Features(replace(matrix, val=(strength * matrix.val).float()), rows.segments)
+    return Features((strength * matrix).float(), rows.segments)

@@ -41,7 +41,7 @@ from suture.core.streams import generator
 from suture.core.tree import Tree, mean, prefixed, tile, under
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
-from suture.graph.embeddings import MendedFeatures, with_embeddings
+from suture.graph.embeddings import MendedFeatures, with_embeddings, with_features
 from suture.method import Clients, Cohort, Phase, Task, step
 from suture.methods.averaging import SERVER, ModelAveraging
 from suture.methods.census import UNIT, column_sums, square_sums
@@ -52,6 +52,7 @@ from suture.methods.fedgram.gram import (
     SHIFT,
     described,
     deviation_weights,
+    lengthened,
     orthonormal,
     products_with,
     relations,
@@ -96,6 +97,8 @@ class FedGram(ModelAveraging[GramServer, Described]):
     """How many edges' worth of doubt the generator of neighbours begins with."""
     strength: Positive = 4.0
     """c, the length of what is heard beside the features."""
+    weighed: bool = True
+    """Whether t, of length c, takes the place of x."""
     fewest: Count = 5
     """The fewest nodes, and edges, of an owner that it adds up for others."""
     stages: Whole = 2
@@ -269,7 +272,10 @@ class FedGram(ModelAveraging[GramServer, Described]):
 
     def described(self, graph: GraphBatch, gram: Tree) -> GraphBatch:
         """Lines 5 and 6."""
-        return with_embeddings(graph, described(graph.x, gram, self.strength))
+        rows = scaled_rows(graph.x, gram[SHIFT].double(), gram[SCALE].double())
+        if self.weighed:
+            graph = with_features(graph, lengthened(rows, self.strength))
+        return with_embeddings(graph, described(rows, gram, self.strength))
 
     def informed(self, clients: Clients[Described], down: Model) -> Described:
         """Line 7: clients that have not been asked in this stage ask their nodes now."""

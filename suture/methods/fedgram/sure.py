@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from suture.graph.batch import GraphBatch
-from suture.graph.embeddings import derived
+from suture.graph.embeddings import PER_GRAPH, derived
 
 UNSURE = -1
 
@@ -34,5 +34,5 @@ def taught(graph: GraphBatch, classes_N: Tensor) -> GraphBatch:
     sure = classes_N != UNSURE
     role = torch.where(sure, torch.ones_like(graph.role), graph.role)
     out = replace(graph, y=torch.where(sure, classes_N.to(graph.y.dtype), graph.y), role=role)
-    vars(out).update(derived(graph, "num_train", "_remembered", "_completed"))
+    vars(out).update(derived(graph, "num_train", *PER_GRAPH))
     return out
