@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from suture.engines.embedded import EmbeddedCohort
 from suture.graph.batch import GraphBatch, batch_of
 from suture.method import Method
 from suture.runs.evaluation import TEST, VALIDATION, averaged
+from suture.runs.plan import Plan
 from suture.runs.prepare import Prepared, Source
 
 CELL = (
@@ -42,6 +43,8 @@ EVERY = 5
 """Rounds between two tests."""
 Scored = tuple[float, float]
 """Validation and test accuracy in percent."""
+Scores = Iterable[tuple[str, Scored]]
+"""The same by what was tried."""
 
 
 def trained(method: Method[Any, Any], graph: GraphBatch, prepared: Prepared) -> tuple[Any, EmbeddedCohort[Any], Scored]:
@@ -95,9 +98,22 @@ def variants(method: Method[Any, Any], prepared: Prepared) -> Iterator[tuple[str
             yield f"stitched, {step} step{'s' * (step > 1)}, noise {noise:g}", scored(stitching, server, after)
 
 
-def main() -> None:
-    """See above."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def report(dataset: str, found: Mapping[str, Sequence[Scored]]) -> None:
+    """The means over seeds, and how far each goes from `nothing` to `oracle`."""
+    low, high = (statistics.mean(test for _, test in found[name]) for name in ("nothing", "oracle"))
+    for name, each in found.items():
+        tests = [test for _, test in each]
+        spread = statistics.stdev(tests) if len(tests) > 1 else float("nan")
+        share = 100 * (statistics.mean(tests) - low) / (high - low)
+        print(
+            f"{dataset}  {name:30}  {statistics.mean(tests):.2f} ± {spread:.2f}  {share:.0f} % of the gap, "
+            f"validation {statistics.mean(value for value, _ in each):.2f}"
+        )
+
+
+def carry_out(doc: str | None, methods: Sequence[str], of_seed: Callable[[Plan, Prepared], Scores]) -> None:
+    """All seeds that the command line asks for."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset")
     parser.add_argument("seeds")
     parser.add_argument("overrides", nargs="*")
@@ -105,21 +121,15 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     seeds = [int(seed) for seed in asked.seeds.split(",")]
-    made = api.plan(
-        asked.dataset, ["fedavg"], protocol="fedsage-louvain", clients=10, seeds=seeds, overrides=[*CELL, *asked.overrides]
-    )
+    overrides = [*CELL, *asked.overrides]
+    made = api.plan(asked.dataset, methods, protocol="fedsage-louvain", clients=10, seeds=seeds, overrides=overrides)
     source, found = Source(made, data_root=asked.data_root), defaultdict[str, list[Scored]](list)
     for seed in seeds:
-        for name, values in variants(made.methods[0], source.prepared(seed)):
+        for name, values in of_seed(made, source.prepared(seed)):
             found[name].append(values)
             print(f"seed {seed}  {name:30}  validation {values[0]:.2f}  test {values[1]:.2f}", flush=True)
-    low, high = (statistics.mean(test for _, test in found[name]) for name in ("nothing", "oracle"))
-    for name, each in found.items():
-        tests = [test for _, test in each]
-        spread = statistics.stdev(tests) if len(tests) > 1 else float("nan")
-        share = 100 * (statistics.mean(tests) - low) / (high - low)
-        print(f"{asked.dataset}  {name:30}  {statistics.mean(tests):.2f} ± {spread:.2f}  {share:.0f} % of the gap")
+    report(asked.dataset, found)
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(__doc__, ["fedavg"], lambda made, prepared: variants(made.methods[0], prepared))
