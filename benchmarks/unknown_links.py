@@ -9,14 +9,17 @@ validation accuracy:
     nothing     FedAvg on the owners' pieces
     oracle      the same, if owners had the lost neighbours with their true features, in training and in tests
     fedgram     FedGram on the owners' pieces, whose uploads are weights and sums
+    set alike   FedAvg on the owners' pieces with FedGram's settings of network and training
 
-and at the end the means, and how much of the way from `nothing` to `oracle` it goes. `key=value` holds for all three, but
-for values of FedGram's own: `fedgram.stages=0`, `fedgram.training.moments=averaged`.
+and at the end the means, and how much of the way from `nothing` to `oracle` each goes. `key=value` holds for all, but for
+values of FedGram's own: `fedgram.stages=0`, `fedgram.training.moments=averaged`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from known_links import Scored, carry_out, trained, with_neighbourhoods
 
@@ -25,11 +28,13 @@ from suture.runs.prepare import Prepared
 
 
 def compared(made: Plan, prepared: Prepared) -> Iterator[tuple[str, Scored]]:
-    """Name and scores of the three."""
+    """Name and scores of each."""
     fedavg, fedgram = made.methods
     yield "nothing", trained(fedavg, prepared.clients, prepared)[2]
     yield "oracle", trained(fedavg, with_neighbourhoods(prepared, 1), prepared)[2]
     yield "fedgram", trained(fedgram, prepared.clients, prepared)[2]
+    alike: Any = replace(fedavg, model=fedgram.model, training=fedgram.training)
+    yield "set alike", trained(alike, prepared.clients, prepared)[2]
 
 
 if __name__ == "__main__":

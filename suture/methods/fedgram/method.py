@@ -98,7 +98,9 @@ class FedGram(ModelAveraging[GramServer, Described]):
     strength: Positive = 4.0
     """c, the length of what is heard beside the features."""
     weighed: bool = True
-    """Whether t, of length c, takes the place of x."""
+    """Whether t takes the place of x."""
+    length: Positive = 1.0
+    """Its length there."""
     fewest: Count = 5
     """The fewest nodes, and edges, of an owner that it adds up for others."""
     stages: Whole = 2
@@ -274,7 +276,7 @@ class FedGram(ModelAveraging[GramServer, Described]):
         """Lines 5 and 6."""
         rows = scaled_rows(graph.x, gram[SHIFT].double(), gram[SCALE].double())
         if self.weighed:
-            graph = with_features(graph, lengthened(rows, self.strength))
+            graph = with_features(graph, lengthened(rows, self.length))
         return with_embeddings(graph, described(rows, gram, self.strength))
 
     def informed(self, clients: Clients[Described], down: Model) -> Described:
