@@ -60,8 +60,8 @@ def relations(graph: GraphBatch, z_NR: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     listed = replace(listed, val=listed.val.double())
     heard_N1 = listed.times(z_NR.new_ones(graph.num_nodes, 1))
     edges_K = torch.bincount(graph.segments.client[graph.edge_index[1]], minlength=len(graph.ids))
-    sums = (outer(z_NR, other, graph.segments) for other in (z_NR, z_NR * heard_N1, listed.times(z_NR)))
-    return *sums, edges_K
+    own, ends, crossed = (outer(z_NR, other, graph.segments) for other in (z_NR, z_NR * heard_N1, listed.times(z_NR)))
+    return own, ends, crossed, edges_K
 
 
 def outer(left_NR: Tensor, right_NR: Tensor, segments: Segments) -> Tensor:

@@ -239,9 +239,9 @@ class FedGram(ModelAveraging[GramServer, Described]):
         up = cohort.ask(self.relate, self.directions(server, cohort))
         up = up.select(sorted(up.ids))
         found = mean({"own": up.own, "ends": up.ends, "crossed": up.crossed}, up.weight)
-        sums = (found[name][0] * server.nodes for name in ("own", "ends", "crossed"))
+        own, ends, crossed = (found[name][0] * server.nodes for name in ("own", "ends", "crossed"))
         scales = {name: server.gram[name].float() for name in (SHIFT, SCALE)}
-        gram = scales | solved(server.gram[BASIS][0], *sums, self.ridge)
+        gram = scales | solved(server.gram[BASIS][0], own, ends, crossed, self.ridge)
         cohort.ask(self.learn, Description(cohort.ids, tile(gram, len(cohort.ids))))
         return replace(server, gram=gram)
 
