@@ -62,10 +62,13 @@ class Aggregated(Kept):
 
 @dataclass(frozen=True)
 class Known(Record):
-    """The same, for predicting when the run is over."""
+    """The same, for predicting when the run is over; `heard` are rows of `around` again, one for every known link.
+
+    Links stay in the order of the graph, whatever their foreign ends were called in the run.
+    """
 
     foreign: Rows | None
-    around: Rows | None
+    heard: Rows | None
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         each, one = torch.arange(nodes.numel() + 1, device=nodes.device), torch.ones_like(d[nodes])
         listed = SparseMatrix(each, nodes, one, graph.num_nodes)
         addresses = Rows(known_to(graph).address[nodes], segments_of(owner, len(clients.ids)).ptr)
-        rows = self.aggregated(graph, clients.state)
+        rows = self.aggregated(graph, clients.state.foreign)
         return clients.state, self.told(clients, listed, rows, addresses, d[nodes])
 
     @step
@@ -217,44 +220,57 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
             x = x * (self.clip / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
         return x / self.degrees(graph).sqrt().unsqueeze(1)
 
-    def aggregated(self, graph: GraphBatch, state: Aggregated | Known) -> Tensor:
+    def aggregated(self, graph: GraphBatch, foreign: Rows | None) -> Tensor:
         """a, [N, F]."""
         own = self.scaled_rows(graph)
         total = own + graph.neighbours.times(own)
-        if state.foreign is not None:
-            total = total + state.foreign.values[:, :-1]
+        if foreign is not None:
+            total = total + foreign.values[:, :-1]
         return total / self.degrees(graph).sqrt().unsqueeze(1)
 
     def seen(self, clients: Clients[Aggregated], training: bool) -> GraphBatch:
         """The graphs with what was heard: a in the place of A X, and foreign nodes for the other layers."""
-        graph, state = clients.graph, clients.state
-        if state.foreign is None:
+        graph, foreign, around = clients.graph, clients.state.foreign, clients.state.around
+        if foreign is None:
             return graph
-        key = (state.foreign.values, None if state.around is None else state.around.values)
-        return graph.once("fedgcn", key, lambda: self.completed(graph, state))
+        key = (foreign.values, None if around is None else around.values)
+        return graph.once("fedgcn", key, lambda: self.completed(graph, foreign, around))
 
     def remembered(self, clients: Clients[Aggregated]) -> Known:
         """What was heard of each node's neighbours."""
-        return Known(clients.ids, clients.state.foreign, clients.state.around)
+        graph, state, heard = clients.graph, clients.state, None
+        if state.around is not None:
+            owner = graph.segments.client[known_to(graph).node]
+            rows = state.around.values[places_among(graph, wanted_by(graph))]
+            heard = Rows(rows[torch.argsort(owner, stable=True)], segments_of(owner, len(clients.ids)).ptr)
+        return Known(clients.ids, state.foreign, heard)
 
     def recalled(self, clients: Clients[Known]) -> GraphBatch:
         """As in tests: nobody is asked again."""
-        return clients.graph if clients.state.foreign is None else self.completed(clients.graph, clients.state)
+        graph, state, around = clients.graph, clients.state, None
+        if state.foreign is None:
+            return graph
+        if state.heard is not None:
+            wanted, owner = wanted_by(graph), graph.segments.client[known_to(graph).node]
+            rows = state.heard.values.new_zeros(wanted.values.numel(), state.heard.values.shape[1])
+            rows[places_among(graph, wanted)[torch.argsort(owner, stable=True)]] = state.heard.values
+            around = Rows(rows, wanted.ptr)
+        return self.completed(graph, state.foreign, around)
 
-    def completed(self, graph: GraphBatch, state: Aggregated | Known) -> GraphBatch:
+    def completed(self, graph: GraphBatch, foreign: Rows, around: Rows | None) -> GraphBatch:
         """As `seen`, made once."""
-        a, d = self.aggregated(graph, state), self.degrees(graph)
-        if state.around is None:
+        a, d = self.aggregated(graph, foreign), self.degrees(graph)
+        if around is None:
             return with_input(graph, a, graph.gcn_operator)
         wanted, known = wanted_by(graph), known_to(graph)
         ptr = graph.segments.ptr + wanted.ptr
         own = torch.arange(graph.num_nodes, device=graph.device) + wanted.ptr[graph.segments.client]
-        around, total = state.around.values, int(ptr[-1])
-        ghost = torch.arange(around.shape[0], device=graph.device) + graph.segments.ptr[1:][Segments(wanted.ptr).client]
+        told, total = around.values, int(ptr[-1])
+        ghost = torch.arange(told.shape[0], device=graph.device) + graph.segments.ptr[1:][Segments(wanted.ptr).client]
         rows, degree = a.new_zeros(total, a.shape[1]), a.new_ones(total)
-        rows[own], rows[ghost] = a, around[:, :-1]
-        degree[own], degree[ghost] = d, around[:, -1].clamp_min(1)
-        heard = around[:, -1] > 0
+        rows[own], rows[ghost] = a, told[:, :-1]
+        degree[own], degree[ghost] = d, told[:, -1].clamp_min(1)
+        heard = told[:, -1] > 0
         place = places_among(graph, wanted)
         links = torch.stack([ghost[place], own[known.node]])[:, heard[place]]
         loops = torch.arange(total, device=graph.device)

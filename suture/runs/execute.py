@@ -19,6 +19,8 @@ from suture.engines.sealed import SealedCohort
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task, check_target
+from suture.methods.census import Census
+from suture.methods.matching import Matching
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
 from suture.runs import origin
@@ -82,9 +84,11 @@ def _runner(
     give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
     log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
-    if prepared.counts and not (folder and folder.saved):
-        for sent in prepared.counts.sent:
-            ledger.record(0, f"census.{sent.step}", sent.direction, sent.message)
+    if not (folder and folder.saved):
+        before = {Census.name: prepared.counts.sent if prepared.counts else (), Matching.name: prepared.matching}
+        for name, messages in before.items():
+            for sent in messages:
+                ledger.record(0, f"{name}.{sent.step}", sent.direction, sent.message)
     cohort = engine.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
     # The clients of the cut are tested even if they did not train.
     judges = None

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.message import Kind, Message, Model, Nothing
+from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.metrics import metric_for
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
 from suture.core.streams import Streams
 from suture.federation.owner.account import RunAccount
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
 from suture.federation.owner.keys import StepKey
+from suture.federation.owner.matching import MatchingAtOwner
 from suture.federation.owner.policy import Policy
 from suture.federation.owner.scores import noised, nothing_told, rounded
 from suture.federation.owner.secrecy import Secrecy
@@ -66,6 +67,10 @@ class Agreement:
     """If given, replies to summed steps leave under secure aggregation only."""
     noisy: frozenset[str] = frozenset()
     """Steps that add noise, which nobody else may be able to draw again."""
+    before: Record | None = None
+    """What an earlier run has left, to begin with; None: nothing."""
+    gate: MatchingAtOwner | None = None
+    """Counts what is answered in a matching, and keeps what it finds."""
 
 
 class RunAtOwner(Generic[S]):
@@ -85,7 +90,8 @@ class RunAtOwner(Generic[S]):
         self.known = wire_types(type(agreed.method))
         self.journal = Journal(folder / "journal")
         method, graph, task = agreed.method, agreed.graph, agreed.task
-        self.initial: S = method.init_clients(Clients(graph, Nothing(graph.ids), self._rng("init"), task))
+        fresh: S = method.init_clients(Clients(graph, Nothing(graph.ids), self._rng("init"), task))
+        self.initial: S = fresh if agreed.before is None else type(fresh).unpack(agreed.before.pack())
         ledger = folder / "ledger.jsonl"
         self.lines = LineFile(ledger, ledger.stat().st_size if ledger.exists() else 0)
         self.ledger = RunLedger(self.lines)
@@ -117,10 +123,14 @@ class RunAtOwner(Generic[S]):
         mark = hashlib.sha256(f"{step} {round}".encode() + b"\0" + body).hexdigest()
         known = self.journal.get(number)
         if known is None or known.digest != mark:
-            message = self._message(step, body)
+            message, gate = self._message(step, body), self.agreed.gate
             before = self.state_before(number)
+            if gate is not None:
+                gate.before(message)
             state, reply = self._run(declared, before, message, self._charged(step, number, mark, before), round)
             self.agreed.policy.permit(step, reply)
+            if gate is not None:
+                gate.after(step, state)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
             self.key.forget()
