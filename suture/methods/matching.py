@@ -90,11 +90,16 @@ class Asked(Message):
 
 @dataclass(frozen=True)
 class Answers(Message):
-    """Client to server: what was asked, blinded again, in the same order; and its table, from the `start`-th entry on."""
+    """Client to server: what was asked, blinded again, in the same order; and its table, from the `start`-th entry on.
+
+    `again`, int64 [K]: 1 if somebody knows more of the table than the client does, which has lost its notes; it is then told
+    as a whole.
+    """
 
     points: Blinded
     entries: Blinded
     start: Annotated[Tensor, Kind.COUNTS]
+    again: Annotated[Tensor, Kind.COUNTS]
 
 
 @dataclass(frozen=True)
@@ -188,19 +193,21 @@ class Matching(Method[Relayed, Matched]):
     @step
     def answer(self, clients: Clients[Matched], asked: Asked) -> tuple[Matched, Answers]:
         """Line 3."""
-        books, names, points, tables, begun = books_of(clients.state), asked.names.split(BETWEEN), [], [], []
+        books, names, points, tables, begun, lost = books_of(clients.state), asked.names.split(BETWEEN), [], [], [], []
         for k, owner in enumerate(clients.ids):
             questions, counts, known = _part(asked.points, k), _part(asked.counts, k), _part(asked.tables, k)
             if counts.size != len(names) or known.size != len(names) or int(counts.sum()) != len(questions):
                 raise ValueError("questions and their counts do not fit together")
-            start = min((int(one) for name, one in zip(names, known, strict=True) if name != owner), default=0)
-            start = min(start, books[k].published.size)
+            theirs = [int(one) for name, one in zip(names, known, strict=True) if name != owner]
+            lost.append(int(max(theirs, default=0) > books[k].published.size))
+            start = 0 if lost[-1] else min(theirs, default=0)
             books[k], table = self._published(clients, k, books[k], start)
             points.append(times(_scalars(clients, k, "holding")[0], questions))
             tables.append(table)
             begun.append(start)
         state = record_of(clients.ids, books)
-        return state, Answers(clients.ids, _rows(points, SIZE), _rows(tables, ENTRY), torch.tensor(begun))
+        told = _rows(points, SIZE), _rows(tables, ENTRY), torch.tensor(begun), torch.tensor(lost)
+        return state, Answers(clients.ids, *told)
 
     def _published(self, clients: Clients[Matched], k: int, book: Book, start: int) -> tuple[Book, np.ndarray]:
         """The notes with all that is held now, and the table from the `start`-th entry on, [T, 24]."""
@@ -268,7 +275,7 @@ def to_askers(asked: Questions, answers: Answers) -> Found:
         if len(answered) != int(counts.sum()):
             raise ValueError(f"{names[j]} answers another number of questions than it was asked")
         for i, part in enumerate(np.split(answered, np.cumsum(counts)[:-1])):
-            skip = int(_part(handed.tables, j)[i]) - int(answers.start[j])
+            skip = 0 if int(answers.again[j]) else int(_part(handed.tables, j)[i]) - int(answers.start[j])
             points[i].append(part)
             tables[i].append(table[max(0, skip) :] if i != j else table[:0])
     return Found(

@@ -1,6 +1,6 @@
 """Private matching, one pair of owners: who asks learns which of its ids the other holds, and under which secret.
 
-Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin, Hogg 1999), with a label for each id, on Curve25519;
+Diffie-Hellman private set intersection (Meadows 1986; Huberman et al. 1999) with a label for each id, on Curve25519;
 a is the asker's scalar, b the holder's, H the hash to the curve (`suture.privacy.points`):
 
     asker     sends   a H(w)                   for each id w it asks for, in random order
