@@ -294,7 +294,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         if model.kind == GAP and model.gap_sigma > 0:
             used += (NoisySums(model.gap_hops, model.gap_sigma, model.gap_max_degree if model.gap_level == "node" else 0),)
         if training.stitch and training.stitch_sigma > 0:
-            used += (NoisyRows("stitch_offer", training.stitch_sigma),)
+            used += (NoisyRows("stitch_offer", training.stitch_sigma, training.stitch),)
         return used
 
 

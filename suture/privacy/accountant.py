@@ -53,7 +53,15 @@ from suture.graph.batch import GraphBatch
 from suture.method import Method
 from suture.privacy.disclosure import Disclosure
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisyRows, NoisySums, SampledNeighbours
+from suture.privacy.mechanisms import (
+    DrawnEdges,
+    NoisyGradients,
+    NoisyLinks,
+    NoisyMeans,
+    NoisyRows,
+    NoisySums,
+    SampledNeighbours,
+)
 
 SLACK = 1e-5
 """delta' of the composition of NFDP, and the delta at which DP-SGD's epsilon is read off."""
@@ -235,7 +243,7 @@ class Guarantee:
 
     client: str
     mechanism: str
-    """DP-SGD, GAP, NFDP, Gaussian means or Gaussian rows."""
+    """DP-SGD, GAP, NFDP, Gaussian means, Gaussian rows or Gaussian sums."""
     hides: str
     bound: Bound
     """What counts: composed correctly, for the client's worst node."""
@@ -306,6 +314,8 @@ def account(
         found += [_drawing_guarantee(m, client) for m in method.mechanisms() if isinstance(m, DrawnEdges)]
         found += [_means_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyMeans)]
         found += [_rows_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyRows)]
+        for links in (m for m in method.mechanisms() if isinstance(m, NoisyLinks)):
+            found += _links_guarantees(links, client, times, delta)
     return tuple(found)
 
 
@@ -363,6 +373,19 @@ def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, 
 def _rows_guarantee(used: NoisyRows, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
     exact = Bound(gaussian_epsilon(composed_mu(used.multiplier, times.get(used.step, 0)), delta), delta)
     return Guarantee(client.client, "Gaussian rows", used.hides, exact, {"exact": exact}, uncovered=(Kind.ADDRESSES,))
+
+
+def _links_guarantees(used: NoisyLinks, client: ClientFacts, times: Mapping[str, int], delta: float) -> list[Guarantee]:
+    """One link, and one node with all of its links, in all sums: Gaussian mechanisms, as often as they were carried out."""
+    often, found = max((times.get(step, 0) for step in used.steps), default=0), []
+    for mechanism, hides, moved in (
+        ("Gaussian sums, link", "one link in sums of features", used.link),
+        ("Gaussian sums, node", "one node's row, and its links, in sums of features", used.node),
+    ):
+        exact = Bound(gaussian_epsilon(composed_mu(used.sigma / moved, often), delta), delta)
+        beside = (Kind.ADDRESSES, Kind.COUNTS)
+        found.append(Guarantee(client.client, mechanism, hides, exact, {"exact": exact}, uncovered=beside))
+    return found
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

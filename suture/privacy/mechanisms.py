@@ -130,15 +130,16 @@ class NoisyMeans:
 
 @dataclass(frozen=True)
 class NoisyRows:
-    """A method's statement that rows of single nodes, or sums of a few, leave with Gaussian noise on every number.
+    """A method's statement that probabilities of single nodes leave with Gaussian noise on every number.
 
-    Putting another in the place of one moves them by sqrt(2) at most: probabilities, or features no longer than one that are
-    divided by the square root of two neighbours or more.
+    Putting another in the place of one moves them by sqrt(2) at most.
     """
 
     step: str
     """The name of the step that sends them: one row of a node in each call."""
     sigma: float
+    times: int = 1
+    """How often a run asks for it."""
     hides: str = "the rows that were told of one node, not what they follow from"
 
     @property
@@ -147,7 +148,37 @@ class NoisyRows:
         return self.sigma / math.sqrt(2)
 
 
-Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans | NoisyRows
+@dataclass(frozen=True)
+class NoisyLinks:
+    """A method's statement that sums of rows over links leave with Gaussian noise, which is given as a multiple of the longest.
+
+    With d_u one more than the number of u's neighbours, foreign ones too, and rows no longer than 1: u stands in the sums
+    of its k foreign neighbours with x_u / sqrt(d_u), and, in the second step, in those of its m own neighbours v that are
+    told, with x_u / sqrt(d_u d_v); what is told of u itself is shortened to 1. Numbers of links, and addresses, are told
+    without noise, and are taken as given. As d >= 2 for whoever has a neighbour and k + m < d,
+
+        one link is in one sum of the first step, 1 / sqrt(2) at most, or in two of the second, 1 / 2 each at most
+        one node changes the first step's sums by sqrt(k / d), the second's by sqrt(m / (2 d)), and its own by 1
+
+    Shortening is a projection, which moves no two rows apart.
+    """
+
+    steps: tuple[str, ...]
+    """The names of the one or two steps, each of which is carried out once."""
+    sigma: float
+
+    @property
+    def link(self) -> float:
+        """How far one link moves all of it, in L2."""
+        return math.sqrt(0.5)
+
+    @property
+    def node(self) -> float:
+        """How far one node moves all of it."""
+        return math.sqrt(len(self.steps))
+
+
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans | NoisyRows | NoisyLinks
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:

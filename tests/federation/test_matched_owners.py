@@ -16,6 +16,7 @@ from suture import api
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.coordinator.coordinator import Coordinator
 from suture.federation.owner.matching import ACCOUNT
+from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import order_of
 from suture.federation.wire.reasons import Refused
 from suture.graph.boundary import addresses_of
@@ -146,3 +147,42 @@ def test_between_running_processes(pieces: dict[str, Path], tmp_path: Path) -> N
         (record,) = [path for path in parties.kits[owner].rglob("matched.record") if path.parent.name != "night"]
         (book,) = books_of(Matched.unpack(record.read_bytes()))
         assert len(book.holders()) == len(ends) == int((book.asked != NOBODY).sum())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "limits"),
+    [
+        ("fedavg", ("training.stitch=2", "training.stitch_sigma=0.1"), {"stitch_offer": 2}),
+        ("fedgcn", ("training.stitch=0", "fedgcn.clip=1", "fedgcn.sigma=0.1"), {"post_sums": 1, "post_around": 1}),
+    ],
+)
+def test_noise_on_what_is_told_over_links_is_drawn_where_nobody_else_can(
+    pieces: dict[str, Path], method: str, settings: tuple[str, ...], limits: dict[str, int], tmp_path: Path
+) -> None:
+    """Every such step has a key of its own, is counted, and is not run more often than the account says."""
+    desks = Desks(tmp_path / "homes", pieces)
+    carried_out(desks, tmp_path, planned(method, *settings))
+    lines = map(json.loads, (desks.owned["north"].home / "accounts" / "run.jsonl").read_text().splitlines())
+    keyed = [line["step"] for line in lines if line["event"] == "ran" and "key" in line]
+    assert {step: keyed.count(step) for step in set(keyed)} == limits
+    (again,) = [frame for owner, frame, _ in desks.heard if frame.header.get("step") == next(iter(limits)) and owner == "north"][-1:]
+    asked = Frame({**again.header, "number": 99}, again.body)
+    refused = Frame.unpack(desks.desks["north"].answer(asked.pack())).refused
+    assert refused is not None and "the privacy budget is spent" in str(refused)
+
+
+def test_sums_of_several_owners_are_sealed(pieces: dict[str, Path], tmp_path: Path) -> None:
+    ends = {}
+    for secure in (False, True):
+        desks = Desks(tmp_path / f"homes-{secure}", pieces)
+        made = planned("fedgcn", "fedgcn.together=true", "fedgcn.fewest=1", "training.stitch=0", "model.dropout=0")
+        order = order_of(made, "run", QUICK, secure)
+        audit = AuditLog(tmp_path / f"{secure}-{AUDIT}", "coordinator")
+        folder = tmp_path / f"run-{secure}"
+        outcome = Coordinator(order, folder, desks, audit).carry_on()
+        assert outcome is not None
+        lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+        up = [line for line in lines if line["step"] == "post_together" and line["direction"] == "up"]
+        ends[secure] = (outcome.accuracy_weighted, {kind for line in up for kind in line["kinds"]})
+    assert ends[False][1] >= {"node features"} and ends[True][1] == {"sealed"}
+    assert ends[True][0] == pytest.approx(ends[False][0], abs=0.05)

@@ -16,7 +16,7 @@ from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
 from suture.federation.owner.account import SPENT, Account
-from suture.federation.owner.cost import Cost, cost_of, noised_once, noisy_steps
+from suture.federation.owner.cost import Cost, cost_of, noised_few, noisy_steps
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
 from suture.federation.owner.keys import lasting_key
@@ -149,7 +149,7 @@ class Owner:
             card=self._card(piece, terms),
             account=Account(self.home).of_run(run, self.policy.caps(terms, method)),
             secrecy=secrecy,
-            noisy=noised_once(method) | {used.step for used in noisy_steps(method)},
+            noisy=frozenset(noised_few(method)) | {used.step for used in noisy_steps(method)},
             before=found_before(self.home, self.name) if terms.is_matching else None,
             gate=MatchingAtOwner(self.home, run, self.policy.matching, self.audit) if terms.is_matching else None,
         )

@@ -48,7 +48,7 @@ from suture.core.message import UNDECLARED, Message
 from suture.core.storage import disk_errors
 from suture.errors import ConfigError
 from suture.federation.owner.account import Caps
-from suture.federation.owner.cost import Cost, Noise, edges_shown, noised_once
+from suture.federation.owner.cost import Cost, Noise, edges_shown, noised_few
 from suture.federation.owner.matching import MatchingRules
 from suture.federation.owner.scores import Evaluations, without_losses
 from suture.federation.wire.reasons import Code, Refused
@@ -148,7 +148,7 @@ class Policy:
         """How often a run is answered: what its plan can need, and what the policy spares or allows."""
         tests = 2 * terms.rounds + self.spare_asks if self.max_evaluations is None else self.max_evaluations
         asks = terms.rounds * method.asks_per_iteration
-        return Caps(asks, self.spare_asks, tests, self.total_bytes, noised_once(method))
+        return Caps(asks, self.spare_asks, tests, self.total_bytes, noised_few(method))
 
     def noise_of_tests(self) -> tuple[Noise, ...]:
         """What the scores of one run cost."""
