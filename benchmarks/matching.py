@@ -77,7 +77,7 @@ def timed(method: Matching, cohort: EmbeddedCohort[Matched], record: Record, wha
     method.match(method.init_server(Task(1, 1, 0)), cohort)
     took, now = time.perf_counter() - start, os.times()
     processor = sum(now[:4]) - sum(used[:4])
-    sent = {name: 0 for name in cohort.ids}
+    sent = dict.fromkeys(cohort.ids, 0)
     for one in record.sent:
         if one.direction == "up":
             for name, size in zip(one.message.ids, one.message.nbytes(), strict=True):

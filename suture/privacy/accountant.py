@@ -313,9 +313,8 @@ def account(
         found += [_sampling_guarantee(mechanism, client, times, delta) for mechanism in sampled]
         found += [_drawing_guarantee(m, client) for m in method.mechanisms() if isinstance(m, DrawnEdges)]
         found += [_means_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyMeans)]
-        found += [_rows_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyRows)]
-        for links in (m for m in method.mechanisms() if isinstance(m, NoisyLinks)):
-            found += _links_guarantees(links, client, times, delta)
+        for used in (m for m in method.mechanisms() if isinstance(m, NoisyRows | NoisyLinks)):
+            found += _by_level(used, client, times, delta)
     return tuple(found)
 
 
@@ -370,21 +369,13 @@ def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, 
     return Guarantee(client.client, "Gaussian means", hides, exact, {"exact": exact})
 
 
-def _rows_guarantee(used: NoisyRows, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
-    exact = Bound(gaussian_epsilon(composed_mu(used.multiplier, times.get(used.step, 0)), delta), delta)
-    return Guarantee(client.client, "Gaussian rows", used.hides, exact, {"exact": exact}, uncovered=(Kind.ADDRESSES,))
-
-
-def _links_guarantees(used: NoisyLinks, client: ClientFacts, times: Mapping[str, int], delta: float) -> list[Guarantee]:
-    """One link, and one node with all of its links, in all sums: Gaussian mechanisms, as often as they were carried out."""
-    often, found = max((times.get(step, 0) for step in used.steps), default=0), []
-    for mechanism, hides, moved in (
-        ("Gaussian sums, link", "one link in sums of features", used.link),
-        ("Gaussian sums, node", "one node's row, and its links, in sums of features", used.node),
-    ):
-        exact = Bound(gaussian_epsilon(composed_mu(used.sigma / moved, often), delta), delta)
-        beside = (Kind.ADDRESSES, Kind.COUNTS)
-        found.append(Guarantee(client.client, mechanism, hides, exact, {"exact": exact}, uncovered=beside))
+def _by_level(used: NoisyRows | NoisyLinks, client: ClientFacts, times: Mapping[str, int], delta: float) -> list[Guarantee]:
+    """What noise on what is told over links promises each thing that it hides."""
+    found = []
+    for level in used.levels(times, max(client.degrees, default=0)):
+        exact = Bound(gaussian_epsilon(level.mu, delta), delta)
+        beside = tuple(used.uncovered)
+        found.append(Guarantee(client.client, level.name, level.hides, exact, {"exact": exact}, uncovered=beside))
     return found
 
 

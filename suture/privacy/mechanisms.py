@@ -28,13 +28,15 @@ length it may then have: the account of sigma holds as it stands.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix
+from suture.core.message import Kind
 from suture.core.streams import Secret, Streams, unit
 from suture.core.tree import Tree, column
 from suture.errors import ConfigError
@@ -129,28 +131,59 @@ class NoisyMeans:
 
 
 @dataclass(frozen=True)
-class NoisyRows:
-    """A method's statement that probabilities of single nodes leave with Gaussian noise on every number.
+class Level:
+    """One thing that noise hides, and how far it moves all that is told, over the noise's deviation."""
 
-    Putting another in the place of one moves them by sqrt(2) at most.
-    """
+    name: str
+    hides: str
+    mu: float
+
+
+@dataclass(frozen=True)
+class NoisyRows:
+    """A method's statement that probabilities of single nodes, smoothed over links, leave with noise on every number."""
 
     step: str
     """The name of the step that sends them: one row of a node in each call."""
     sigma: float
     times: int = 1
     """How often a run asks for it."""
-    hides: str = "the rows that were told of one node, not what they follow from"
+    share: float = 1.0
+    """a: what neighbours' rows weigh in a step."""
+    longest: float = 1.0
+    """To which rows that were heard are shortened."""
 
-    @property
-    def multiplier(self) -> float:
-        """Noise as a multiple of how far apart two rows can be."""
-        return self.sigma / math.sqrt(2)
+    uncovered: ClassVar[tuple[Kind, ...]] = (Kind.ADDRESSES,)
+
+    def levels(self, times: Mapping[str, int], degree: int) -> tuple[Level, ...]:
+        """What is hidden, of steps that were asked so often, where no node has more own neighbours."""
+        told = times.get(self.step, 0)
+        return (
+            Level("Gaussian rows", "the rows that were told of one node, not what they follow from", self.row_mu(told)),
+            Level("Gaussian rows, link", "one known link, in what was told of all nodes", self.link_mu(told, degree)),
+        )
+
+    def row_mu(self, told: int) -> float:
+        """How far apart so many rows told of one node can be: sqrt(2) in the first step, 2 in later ones; over sigma."""
+        return math.sqrt(max(0, 2 + 4 * (told - 1)) if told else 0) / self.sigma
+
+    def link_mu(self, told: int, degree: int) -> float:
+        """How far one known link moves all that was told in so many steps, by the most own neighbours of a node; over sigma.
+
+        Models do not hear known links, so the first step does not move. In each step a node's mean of n >= 2 rows in a ball
+        of radius `longest` gains or loses one: `longest` at most. What moved before is averaged over own neighbours, by a
+        matrix whose rows sum to one at most, and its columns to 1 / (1 + degree) + degree / 2.
+        """
+        columns, moved, squares = max(1.0, 1 / (1 + degree) + degree / 2), 0.0, 0.0
+        for _ in range(told):
+            squares += moved**2
+            moved = self.share * (math.sqrt(columns) * moved + self.longest)
+        return math.sqrt(squares) / self.sigma
 
 
 @dataclass(frozen=True)
 class NoisyLinks:
-    """A method's statement that sums of rows over links leave with Gaussian noise, which is given as a multiple of the longest.
+    """A method's statement that sums of rows over links leave with Gaussian noise, given as a multiple of the longest.
 
     With d_u one more than the number of u's neighbours, foreign ones too, and rows no longer than 1: u stands in the sums
     of its k foreign neighbours with x_u / sqrt(d_u), and, in the second step, in those of its m own neighbours v that are
@@ -166,6 +199,16 @@ class NoisyLinks:
     steps: tuple[str, ...]
     """The names of the one or two steps, each of which is carried out once."""
     sigma: float
+
+    uncovered: ClassVar[tuple[Kind, ...]] = (Kind.ADDRESSES, Kind.COUNTS)
+
+    def levels(self, times: Mapping[str, int], degree: int) -> tuple[Level, ...]:
+        """What is hidden, of steps that were asked so often."""
+        often = math.sqrt(max(times.get(step, 0) for step in self.steps)) / self.sigma
+        return (
+            Level("Gaussian sums, link", "one link in sums of features", self.link * often),
+            Level("Gaussian sums, node", "one node's row, and its links, in sums of features", self.node * often),
+        )
 
     @property
     def link(self) -> float:

@@ -165,7 +165,9 @@ def test_noise_on_what_is_told_over_links_is_drawn_where_nobody_else_can(
     lines = map(json.loads, (desks.owned["north"].home / "accounts" / "run.jsonl").read_text().splitlines())
     keyed = [line["step"] for line in lines if line["event"] == "ran" and "key" in line]
     assert {step: keyed.count(step) for step in set(keyed)} == limits
-    (again,) = [frame for owner, frame, _ in desks.heard if frame.header.get("step") == next(iter(limits)) and owner == "north"][-1:]
+    (again,) = [
+        frame for owner, frame, _ in desks.heard if frame.header.get("step") == next(iter(limits)) and owner == "north"
+    ][-1:]
     asked = Frame({**again.header, "number": 99}, again.body)
     refused = Frame.unpack(desks.desks["north"].answer(asked.pack())).refused
     assert refused is not None and "the privacy budget is spent" in str(refused)

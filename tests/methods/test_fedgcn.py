@@ -172,7 +172,9 @@ def test_no_sum_of_fewer_owners_is_heard(together: bool) -> None:
     assert set(boundary.address[heard].tolist()) == set(address[owners >= 2].tolist()) != set(address.tolist())
 
 
-@pytest.mark.parametrize("holds", ["separable", "promised_sums_suffice", "messages_are_closed", "owners_understand_every_message"])
+@pytest.mark.parametrize(
+    "holds", ["separable", "promised_sums_suffice", "messages_are_closed", "owners_understand_every_message"]
+)
 def test_free_tests_hold_together_with_noise(holds: str) -> None:
     PROPERTIES[holds](FedGcn, {"together": True, "fewest": 1, "clip": 1.0, "sigma": 0.1})
 
@@ -219,8 +221,12 @@ def test_no_link_and_no_node_moves_more_than_the_account_says() -> None:
     once = torch.nonzero(graph.edge_index[0] < graph.edge_index[1]).squeeze(1)
     for edge in once[::5].tolist():
         u, v = graph.edge_index[:, edge].tolist()
-        same = ((graph.edge_index[0] == u) & (graph.edge_index[1] == v)) | ((graph.edge_index[0] == v) & (graph.edge_index[1] == u))
-        found["link"].append(np.hypot(*moved(method, graph, dataclasses.replace(graph, edge_index=graph.edge_index[:, ~same]))))
+        same = ((graph.edge_index[0] == u) & (graph.edge_index[1] == v)) | (
+            (graph.edge_index[0] == v) & (graph.edge_index[1] == u)
+        )
+        found["link"].append(
+            np.hypot(*moved(method, graph, dataclasses.replace(graph, edge_index=graph.edge_index[:, ~same])))
+        )
     for node in range(0, graph.num_nodes, 4):
         touching = (graph.edge_index == node).any(0)
         kept = known.node != node

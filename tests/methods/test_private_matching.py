@@ -172,7 +172,9 @@ def test_who_has_lost_its_notes_is_heard_all_the_same(pieces: GraphBatch) -> Non
     address = torch.where(known.address == wanted, 10**6, known.address)
     exchange = Exchange(dataclasses.replace(pieces, boundary=Boundary(known.node, known.foreign, address)))
     everybody = exchange.again()
-    nothing = exchange.method.init_clients(Clients(pieces.select([pieces.ids[0]]), Nothing(()), Streams.of(0, ()), exchange.task))
+    nothing = exchange.method.init_clients(
+        Clients(pieces.select([pieces.ids[0]]), Nothing(()), Streams.of(0, ()), exchange.task)
+    )
     peers = dataclasses.replace(everybody.select([pieces.ids[0]]), asked=nothing.asked, published=nothing.published)
     for name, count in (("codes", "answered"), ("tables", "known")):
         counts = getattr(peers, count)
@@ -217,7 +219,9 @@ def test_a_run_with_private_addresses_says_the_same_and_writes_it_down(tmp_path:
     common = ["partition.boundary=both", "training.stitch=2", "rounds=2", "fedgcn.fewest=1", "model.dropout=0"]
     for method in ("fedavg", "fedgcn"):
         ends = [
-            suture.run(SMALL, method, clients=3, overrides=[*common, f"partition.matching={how}"], out=tmp_path / method / how)
+            suture.run(
+                SMALL, method, clients=3, overrides=[*common, f"partition.matching={how}"], out=tmp_path / method / how
+            )
             for how in ("open", "private")
         ]
         assert ends[0].outcome.accuracy_weighted == pytest.approx(ends[1].outcome.accuracy_weighted, abs=0.02)

@@ -221,8 +221,7 @@ class RunAtOwner(Generic[S]):
         self._save(self.folder / MODELS, model)
         clients = Clients(graph, self.state_before(number + 1), self._rng("peek"), task)
         with torch.no_grad():
-            seen = method.seen(clients, training=False)
-            predicted = method.predict(seen, model, task)
+            seen, predicted = method.outputs(clients, model)
         card = self.agreed.card
         write_json(self.folder / DATA, card.as_json())
         if graph.pairs is None:
