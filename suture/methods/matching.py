@@ -19,7 +19,7 @@ It is no method to choose; runs that stitch carry it out first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -68,7 +68,8 @@ class Peers(Message):
 class Questions(Message):
     """Client to server: blinded ids [Q, 32], from the `start`-th that it has ever asked for.
 
-    How many each peer has answered already, and how long a table of it is known, int64 [P] each.
+    How many each peer has answered already, and how long a table of it is known, int64 [P] each. Real owners sign what they
+    ask of each peer: signatures and the certificate, as bytes, and the lengths of these, int64 [P + 1].
     """
 
     names: str
@@ -76,16 +77,23 @@ class Questions(Message):
     start: Annotated[Tensor, Kind.COUNTS]
     answered: Counted
     tables: Counted
+    proofs: Annotated[Rows, Kind.KEYS]
+    proof_sizes: Counted
 
 
 @dataclass(frozen=True)
 class Asked(Message):
-    """Server to client: what others ask, one after the other, how many each, and how long a table each has, int64 [P]."""
+    """Server to client: what others ask, one after the other, how many each, and how long a table each has, int64 [P].
+
+    With the signature and the certificate of each, one after the other as bytes, and their lengths, int64 [2 P].
+    """
 
     names: str
     points: Blinded
     counts: Counted
     tables: Counted
+    proofs: Annotated[Rows, Kind.KEYS]
+    proof_sizes: Counted
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,8 @@ class Matching(Method[Relayed, Matched]):
             torch.tensor([_start(book, owner, names) for book, owner in zip(books, clients.ids, strict=True)]),
             _counts([[len(book.peers[name].codes) for name in names] for book in books]),
             _counts([[len(book.peers[name].table) for name in names] for book in books]),
+            _rows([np.zeros(0, np.uint8) for _ in books]),
+            _counts([[0] * (len(names) + 1) for _ in books]),
         )
 
     def _asking(self, clients: Clients[Matched], k: int, book: Book, names: Sequence[str]) -> tuple[Book, np.ndarray]:
@@ -248,21 +258,66 @@ class Matching(Method[Relayed, Matched]):
         return Model(clients.ids, {})
 
 
+def asked_of(asked: Questions, i: int, j: int) -> np.ndarray:
+    """What the i-th asks of the j-th: what that one has not answered yet, [Q, 32]."""
+    part = _part(asked.points, i)
+    skip = len(part) if i == j else int(_part(asked.answered, i)[j]) - int(asked.start[i])
+    if not 0 <= skip <= len(part):
+        raise ValueError(f"{asked.ids[i]} says that more was answered than it has asked")
+    return part[skip:]
+
+
 def to_peers(asked: Questions) -> Asked:
-    """What everybody is asked: of each other's questions those that it has not answered yet."""
-    names, points, tables = asked.ids, [], []
-    for j in range(len(names)):
-        mine = []
-        for i in range(len(names)):
-            part = _part(asked.points, i)
-            skip = len(part) if i == j else int(_part(asked.answered, i)[j]) - int(asked.start[i])
-            if not 0 <= skip <= len(part):
-                raise ValueError(f"{names[i]} says that more was answered than it has asked")
-            mine.append(part[skip:])
-        points.append(mine)
-        tables.append([int(_part(asked.tables, i)[j]) for i in range(len(names))])
-    counts = _counts([[len(part) for part in mine] for mine in points])
-    return Asked(names, asked.names, _rows([np.concatenate(mine) for mine in points], SIZE), counts, _counts(tables))
+    """What everybody is asked by each other, and how each has signed it."""
+    names = asked.ids
+    points = [[asked_of(asked, i, j) for i in range(len(names))] for j in range(len(names))]
+    tables = [[int(_part(asked.tables, i)[j]) for i in range(len(names))] for j in range(len(names))]
+    each = [_split(_part(asked.proofs, i), _part(asked.proof_sizes, i)) for i in range(len(names))]
+    none, proofs = np.zeros(0, np.uint8), []
+    for j, mine in enumerate(points):  # of those who ask for anything
+        pairs = ((each[i][j], each[i][-1]) if len(part) else (none, none) for i, part in enumerate(mine))
+        proofs.append([part for pair in pairs for part in pair])
+    return Asked(
+        names,
+        asked.names,
+        _rows([np.concatenate(mine) for mine in points], SIZE),
+        _counts([[len(part) for part in mine] for mine in points]),
+        _counts(tables),
+        _rows([np.concatenate(mine) for mine in proofs]),
+        _counts([[len(part) for part in mine] for mine in proofs]),
+    )
+
+
+def signed_with(asked: Questions, sign: Callable[[str, bytes], bytes], certificate: bytes) -> Questions:
+    """One owner's questions, signed for each peer."""
+    (owner,), names = asked.ids, asked.names.split(BETWEEN)
+    answered, points = _part(asked.answered, 0), _part(asked.points, 0)
+    parts = [points[max(0, int(answered[j]) - int(asked.start[0])) :] for j in range(len(names))]
+    each = [sign(name, part.tobytes()) if name != owner else b"" for name, part in zip(names, parts, strict=True)]
+    proofs = [np.frombuffer(one, np.uint8) for one in (*each, certificate)]
+    sizes = _counts([[len(one) for one in proofs]])
+    return replace(asked, proofs=_rows([np.concatenate(proofs)]), proof_sizes=sizes)
+
+
+def questions_in(asked: Asked) -> dict[str, tuple[bytes, bytes, bytes]]:
+    """What one owner is asked, by whom: points, signature and certificate, of those who ask for anything."""
+    names, counts = asked.names.split(BETWEEN), _part(asked.counts, 0)
+    proofs = _split(_part(asked.proofs, 0), _part(asked.proof_sizes, 0))
+    if len(names) != len(counts) or len(proofs) != 2 * len(names) or len(set(names)) != len(names):
+        raise ValueError("questions, counts and signatures do not fit together")
+    parts = _split(_part(asked.points, 0), counts)
+    return {
+        name: (parts[k].tobytes(), proofs[2 * k].tobytes(), proofs[2 * k + 1].tobytes())
+        for k, name in enumerate(names)
+        if counts[k]
+    }
+
+
+def _split(values: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """One after the other, as long as said."""
+    if (sizes < 0).any() or int(sizes.sum()) != len(values):
+        raise ValueError("parts and their lengths do not fit together")
+    return list(np.split(values, np.cumsum(sizes)[:-1]))
 
 
 def to_askers(asked: Questions, answers: Answers) -> Found:
@@ -321,9 +376,9 @@ def _part(rows: Rows, k: int) -> np.ndarray:
     return part
 
 
-def _rows(parts: Sequence[np.ndarray], width: int) -> Rows:
-    """uint8 rows of every client."""
-    values = np.concatenate([part.reshape(-1, width) for part in parts])
+def _rows(parts: Sequence[np.ndarray], width: int | None = None) -> Rows:
+    """uint8 rows of every client, [., width] or [.]."""
+    values = np.concatenate([part if width is None else part.reshape(-1, width) for part in parts])
     return Rows(torch.from_numpy(values), pointers(torch.tensor([len(part) for part in parts])))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from loopback import Loopback
 from small_tables import Kind, imported
 
 from suture import api
+from suture.core.message import Rows
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.coordinator.coordinator import Coordinator
 from suture.federation.owner.matching import ACCOUNT
@@ -21,6 +23,7 @@ from suture.federation.wire.orders import order_of
 from suture.federation.wire.reasons import Refused
 from suture.graph.boundary import addresses_of
 from suture.methods.matched import NOBODY, Matched, books_of
+from suture.methods.matching import Asked
 from suture.tables import GraphFolder
 
 STITCHED = ("training.stitch=1", "rounds=2", "model.hidden=8", "split.scope=client")
@@ -127,6 +130,31 @@ def test_a_home_that_another_matching_has_changed_is_not_overwritten(pieces: dic
     desks.meddle = meddle
     with pytest.raises(Refused, match="another matching of this owner went on meanwhile"):
         carried_out(desks, tmp_path, planned(), "second")
+
+
+@pytest.mark.parametrize("forged", ["points", "signature", "names"])
+def test_nobody_asks_in_another_owners_name(pieces: dict[str, Path], forged: str, tmp_path: Path) -> None:
+    """A coordinator that has changed points, a signature, or whose questions they are said to be, is refused."""
+    desks = Desks(tmp_path / "homes", pieces)
+    carried_out(desks, tmp_path, planned())
+    home = desks.owned["north"].home
+    before = (home / ACCOUNT).read_text()
+    (frame,) = [asked for owner, asked, _ in desks.heard if asked.header.get("step") == "answer" and owner == "north"]
+    asked = Asked.unpack(frame.body)
+    if forged == "points":
+        points = asked.points.values.clone()
+        points[0] = points[1]
+        asked = replace(asked, points=Rows(points, asked.points.ptr))
+    elif forged == "signature":
+        proofs = asked.proofs.values.clone()
+        proofs[5] ^= 1
+        asked = replace(asked, proofs=Rows(proofs, asked.proofs.ptr))
+    else:
+        asked = replace(asked, names="north\nwest\nsouth")
+    answer = desks.desks["north"].answer(Frame({**frame.header, "number": 9}, asked.pack()).pack())
+    refused = Frame.unpack(answer).refused
+    assert refused is not None and "it is asked which ids it holds, but" in str(refused)
+    assert (home / ACCOUNT).read_text() == before, "what is refused is not counted"
 
 
 @pytest.mark.federation

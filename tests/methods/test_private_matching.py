@@ -201,7 +201,7 @@ def test_what_does_not_fit_together_is_refused(pieces: GraphBatch, wrong: str) -
     if wrong == "counts":
         asked = dataclasses.replace(asked, counts=Rows(asked.counts.values + 1, asked.counts.ptr))
     elif wrong == "names":
-        asked = dataclasses.replace(asked, names="only one")
+        asked = dataclasses.replace(asked, names="only one")  # fewer than there are counts
     else:
         asked = dataclasses.replace(asked, points=Rows(torch.zeros_like(asked.points.values), asked.points.ptr))
     with pytest.raises((ValueError, IntegrityError)):

@@ -20,9 +20,12 @@ import numpy as np
 from suture.core.chained import ChainedFile, Line
 from suture.core.message import Message, Record
 from suture.core.storage import disk_errors, write_atomically
+from suture.errors import IntegrityError
+from suture.federation.identity import Identity
 from suture.federation.wire.reasons import Code, Refused
-from suture.methods.matched import BETWEEN, NOBODY, Matched, books_of
-from suture.methods.matching import Asked
+from suture.methods.matched import NOBODY, Matched, books_of
+from suture.methods.matching import Asked, Questions, questions_in, signed_with
+from suture.privacy.blinding import SIZE
 from suture.seam import Audit
 from suture.settings import Count
 
@@ -48,8 +51,8 @@ class MatchingRules:
 class MatchingAtOwner:
     """One matching, as far as it is about what the owner allows and keeps."""
 
-    def __init__(self, home: Path, run: str, rules: MatchingRules, audit: Audit) -> None:
-        self.home, self.run, self.rules, self.audit = home, run, rules, audit
+    def __init__(self, home: Path, run: str, rules: MatchingRules, audit: Audit, identity: Identity | None = None) -> None:
+        self.home, self.run, self.rules, self.audit, self.identity = home, run, rules, audit, identity
         self._file = ChainedFile(home / ACCOUNT, "account of matchings")
         self._digest = _digest(home / FOUND)
 
@@ -57,10 +60,15 @@ class MatchingAtOwner:
         """Count what is about to be answered, or refuse."""
         if not isinstance(message, Asked):
             return
-        names, counts = message.names.split(BETWEEN), message.counts.values.tolist()
-        if len(names) != len(counts) or sum(counts) != message.points.values.shape[0] or min(counts, default=0) < 0:
-            raise Refused("questions and their counts do not fit together", Code.MALFORMED)
-        asked = {name: int(count) for name, count in zip(names, counts, strict=True) if count}
+        try:
+            questions = questions_in(message)
+            if self.identity is not None:
+                for name, (points, signature, certificate) in questions.items():
+                    signed = _signed(self.run, name, self.identity.name, points)
+                    self.identity.verify(name, certificate.decode(), signed, signature)
+        except (ValueError, IntegrityError) as error:
+            raise Refused(f"it is asked which ids it holds, but {error}", Code.MALFORMED) from error
+        asked = {name: len(points) // SIZE for name, (points, _, _) in questions.items()}
         others = [] if self.rules.only_with is None else [name for name in asked if name not in self.rules.only_with]
         if others:
             raise Refused(f"the policy matches no ids with {', '.join(others)}", Code.POLICY)
@@ -81,6 +89,15 @@ class MatchingAtOwner:
             raise Refused(f"the policy allows {self.rules.times} matchings, and they have been", Code.BUDGET)
         return [{"event": "answered", "run": self.run, "peer": peer, "ids": ids} for peer, ids in asked.items()]
 
+    def signed(self, reply: Message) -> Message:
+        """Questions with this owner's signature, if it has a key."""
+        mine = self.identity
+        if mine is None or not isinstance(reply, Questions):
+            return reply
+        return signed_with(
+            reply, lambda peer, points: mine.sign(_signed(self.run, mine.name, peer, points)), mine.pem.encode()
+        )
+
     def after(self, step: str, state: Record) -> None:
         """Keep what is known, before anybody hears of it."""
         if not isinstance(state, Matched):
@@ -96,6 +113,12 @@ class MatchingAtOwner:
             (book,) = books_of(state)
             wanted = int(np.count_nonzero(book.asked != NOBODY))
             self.audit.note("matched", run=self.run, wanted=wanted, found=len(book.holders()), twice=book.held_twice())
+
+
+def _signed(run: str, asker: str, peer: str, points: bytes) -> bytes:
+    """What an asker signs: for one run, for one peer."""
+    parts = (b"suture matching question", run.encode(), asker.encode(), peer.encode(), points)
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def found_before(home: Path, owner: str) -> Matched | None:

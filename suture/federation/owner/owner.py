@@ -151,8 +151,12 @@ class Owner:
             secrecy=secrecy,
             noisy=frozenset(noised_few(method)) | {used.step for used in noisy_steps(method)},
             before=found_before(self.home, self.name) if terms.is_matching else None,
-            gate=MatchingAtOwner(self.home, run, self.policy.matching, self.audit) if terms.is_matching else None,
+            gate=self._gate(run) if terms.is_matching else None,
         )
+
+    def _gate(self, run: str) -> MatchingAtOwner:
+        """What counts and signs in a matching."""
+        return MatchingAtOwner(self.home, run, self.policy.matching, self.audit, self.identity)
 
     def _linked(self, run: str, terms: Terms, piece: OwnersPiece, graph: GraphBatch) -> GraphBatch:
         """The graph with links to others' nodes, by the addresses that the terms speak of."""

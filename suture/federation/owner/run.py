@@ -128,6 +128,8 @@ class RunAtOwner(Generic[S]):
             if gate is not None:
                 gate.before(message)
             state, reply = self._run(declared, before, message, self._charged(step, number, mark, before), round)
+            if gate is not None:
+                reply = gate.signed(reply)
             self.agreed.policy.permit(step, reply)
             if gate is not None:
                 gate.after(step, state)
