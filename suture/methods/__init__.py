@@ -35,6 +35,7 @@ from suture.methods.fedpub.method import FedPub
 from suture.methods.fedsage import FedSage
 from suture.methods.fedsage_plus.method import FedSagePlus
 from suture.methods.fedtad.method import FedTad
+from suture.methods.fgssl import Fgssl
 from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
 from suture.methods.globsage import GlobSage
@@ -52,7 +53,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
     for method in (
         *(Local, Global, FedAvg, FedProx, FedPer, Scaffold, Ditto, Moon, FedAla),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
-        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto, FedGta, FedTad),
+        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto, FedGta, FedTad, Fgssl),
         *(FedDep, FedGraph, FedGsl, FedGcn),
         *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )

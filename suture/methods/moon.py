@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suture.core.kernels import client_mean
 from suture.core.tree import Tree
 from suture.method import Clients
 from suture.methods.averaging import Kept
@@ -71,6 +72,4 @@ def contrast(now_BH: Tensor, common_BH: Tensor, earlier_BH: Tensor, batch: Batch
     # models are the same their difference is exactly zero, and Adam makes no step of what rounding would leave.
     apart_BH = F.normalize(earlier_BH, dim=1) - F.normalize(common_BH, dim=1)
     loss_B = F.softplus((F.normalize(now_BH, dim=1) * apart_BH).sum(1) / temperature)
-    segments = batch.view.segments
-    total_K = now_BH.new_zeros(segments.clients).index_add(0, segments.client, loss_B)
-    return total_K / segments.ptr.diff().clamp_min(1)
+    return client_mean(loss_B, batch.view.segments.client, len(batch.graph.ids))
