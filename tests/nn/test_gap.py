@@ -37,7 +37,10 @@ from suture.testing.world import small_world
 
 QUIET = ModelSettings(kind="gap", gap_sigma=0.0, gap_hops=2, hidden=8)
 CLASSES = 3
-MEMBERS = ("fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "local", "scaffold")
+MEMBERS = (
+    *("fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "local", "scaffold"),
+    *("ditto", "moon", "fedala"),
+)
 
 
 def world() -> GraphBatch:
