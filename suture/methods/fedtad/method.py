@@ -165,10 +165,11 @@ class FedTad(ModelAveraging[Distilling, Kept]):
             made, made_moments = stepped(leaves, slopes(lesson.generator_loss(leaves, params), leaves), made_moments, adam)
         with torch.no_grad():
             x = generated(made, noise, lesson.label)
+            said = lesson.said_by_clients(x)
         apart = x.new_zeros(1)
         for _ in range(self.model_steps):
             leaves = map_tree(lambda value: value.detach().requires_grad_(), params)
-            apart = lesson.apart(x, leaves)
+            apart = lesson.apart(x, leaves, said)
             params, moments = stepped(leaves, slopes(apart, leaves), moments, adam)
         kept = replace(server, params=params, made=made, made_moments=made_moments, taught_moments=moments)
         return kept, float(apart.detach())
@@ -197,24 +198,22 @@ class Lesson:
 
     def generator_loss(self, made: Tree, params: Tree) -> Tensor:
         """What the generator goes down, [1]."""
-        x = generated(made, self.noise, self.label)
-        said_KPC, mean_PC = self.said(x, params)
-        known = (
-            self.share * F.cross_entropy(said_KPC.transpose(1, 2), self.label.expand(len(self.share), -1), reduction="none")
-        ).sum()
-        apart = (self.share * (mean_PC - said_KPC.detach()).abs().mean(2)).sum()
-        method = self.method
-        return (method.lambda1 * known - apart + method.lambda2 * sameness(self.noise, x)).unsqueeze(0)
+        method, x = self.method, generated(made, self.noise, self.label)
+        said_KPC = self.said_by_clients(x)
+        label_KP = self.label.expand(len(self.share), -1)
+        known = (self.share * F.cross_entropy(said_KPC.transpose(1, 2), label_KP, reduction="none")).sum()
+        apart = self.apart(x, params, said_KPC.detach())
+        return method.lambda1 * known - apart + method.lambda2 * sameness(self.noise, x)
 
-    def apart(self, x: Tensor, params: Tree) -> Tensor:
-        """L_apart, [1]."""
-        said_KPC, mean_PC = self.said(x, params)
-        return (self.share * (mean_PC - said_KPC.detach()).abs().mean(2)).sum().unsqueeze(0)
+    def apart(self, x: Tensor, params: Tree, said_KPC: Tensor) -> Tensor:
+        """L_apart, [1], of the mean model from what clients' models said."""
+        graph = linked(x, self.label, self.method.pseudo_links, SERVER)
+        common_PC = class_scores(self.method.backbone(self.task), params, x, graph)
+        return (self.share * (common_PC - said_KPC).abs().mean(2)).sum().unsqueeze(0)
 
-    def said(self, x: Tensor, params: Tree) -> tuple[Tensor, Tensor]:
-        """What every client's model [K, P, C] and the mean model [P, C] say of the pseudo-nodes."""
-        backbone, links, ids = self.method.backbone(self.task), self.method.pseudo_links, self.up.ids
-        clients = linked(x, self.label, links, ids)
-        said = class_scores(backbone, self.up.params, x.repeat(len(ids), 1), clients)
-        common = class_scores(backbone, params, x, linked(x, self.label, links, SERVER))
-        return said.view(len(ids), x.shape[0], -1), common
+    def said_by_clients(self, x: Tensor) -> Tensor:
+        """What every client's model says of the pseudo-nodes, [K, P, C]."""
+        ids = self.up.ids
+        graph = linked(x, self.label, self.method.pseudo_links, ids)
+        scores = class_scores(self.method.backbone(self.task), self.up.params, x.repeat(len(ids), 1), graph)
+        return scores.view(len(ids), x.shape[0], -1)
