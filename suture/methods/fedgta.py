@@ -17,8 +17,8 @@ with `weigh_by` = size that is FedAvg.
 A client without edges propagates nothing: its Y is its own soft labels, and every node counts once in H_i. A newcomer gets
 the initial model. Traffic: FedAvg's, and 2 orders C + 1 numbers up. The server learns a client's moments, from which the
 shares of its predicted classes can be read (q = 1), and of its training labels as part of them; each client's model is
-needed by itself, so that secure sums are refused, and so are averaged moments and steps of the server. Labels are those of
-nodes: link prediction, several labels and numbers are refused.
+needed by itself, so that secure sums are refused, and so are averaged moments and steps of the server. DP-SGD is refused,
+as the moments have no noise. Labels are those of nodes: link prediction, several labels and numbers are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from suture.settings import Cosine, Count, Share
 class Told(Up):
     """Line 3: `weight` is the confidence H [K]; `mixed`, the moments M, [K, 2 orders classes]."""
 
-    mixed: Annotated[Tensor, Kind.SIGNATURES]
+    mixed: Annotated[Tensor, Kind.STATISTICS]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,14 @@ class FedGta(Averaging[Server, Kept, Model, Told]):
     """Clients whose moments are at least so alike are averaged."""
     weigh_by: Literal["confidence", "size"] = "confidence"
     """What a client weighs in others' averages: how sure it is of its labels, or as in FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.training.dp_sigma > 0:
+            raise ConfigError(
+                "fedgta tells moments of its labels, training labels among them, without noise, which DP-SGD does not cover: "
+                "set training.dp_sigma=0, or choose another method, such as fedavg"
+            )
 
     def init_server(self, task: Task) -> Server:
         """A row for each client that was heard of, and the initial model for newcomers."""

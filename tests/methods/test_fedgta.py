@@ -9,6 +9,7 @@ from by_hand import array, linear, piece, softmax
 from harness import run_to_end, small, small_world
 from numpy.testing import assert_allclose
 
+from suture.errors import ConfigError
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedgta import FedGta, confidence, mixed_moments
 from suture.methods.local import Local
@@ -85,3 +86,8 @@ def test_a_round_of_fedgta_by_hand(threshold: float) -> None:
     assert end.server.ids[0] == "" and torch.equal(  # newcomers still get the initial model
         end.server.select([""]).tensors()["params.layer1.weight"], method.initial_params(world.task)["layer1.weight"]
     )
+
+
+def test_dp_sgd_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fedgta tells moments of its labels"):
+        small(FedGta, training={"dp_sigma": 1.0})

@@ -138,3 +138,8 @@ def test_a_round_in_plain_torch() -> None:
 def test_networks_that_cannot_be_asked_layer_by_layer_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.kind gprgnn cannot be asked so: choose one of gcn, sage, gat, mlp"):
         small(FedTad, model={"kind": "gprgnn"})
+
+
+def test_dp_sgd_is_refused() -> None:
+    with pytest.raises(ConfigError, match="fedtad tells how far each class can be relied on"):
+        small(FedTad, training={"dp_sigma": 1.0})

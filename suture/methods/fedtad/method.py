@@ -22,8 +22,8 @@ is asked for Phi_k when it comes. `distil_epochs` = 0 is FedAvg, and nobody is a
 
 A client without edges is reliable as far as it has training nodes of a class (phi_v = 1): its perceptron is a teacher too.
 Traffic: FedAvg's, and C numbers up, once. The server learns Phi_k, close to how many training nodes of each class a client
-has. It needs every client's model by itself: secure sums are refused, and so are steps of the server. One class a node; no
-link prediction.
+has, without noise, so that DP-SGD is refused. It needs every client's model by itself: secure sums are refused, and so are
+steps of the server. One class a node; no link prediction.
 """
 
 from __future__ import annotations
@@ -101,6 +101,11 @@ class FedTad(ModelAveraging[Distilling, Kept]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.training.dp_sigma > 0 and self.distil_epochs:
+            raise ConfigError(
+                "fedtad tells how far each class can be relied on, from training labels and without noise, which DP-SGD does "
+                "not cover: set training.dp_sigma=0, or choose another method, such as fedavg"
+            )
         if self.model.kind not in LAYERED:
             raise ConfigError(
                 f"fedtad's server changes features until networks disagree, layer by layer; model.kind {self.model.kind} "
