@@ -103,7 +103,7 @@ class FedTad(ModelAveraging[Distilling, Kept]):
         super().__post_init__()
         if self.training.dp_sigma > 0 and self.distil_epochs:
             raise ConfigError(
-                "fedtad tells how far each class can be relied on, from training labels and without noise, which DP-SGD does "
+                "fedtad tells how far each class can be relied on, from training labels, without noise, which DP-SGD does "
                 "not cover: set training.dp_sigma=0, or choose another method, such as fedavg"
             )
         if self.model.kind not in LAYERED:
