@@ -84,6 +84,11 @@ class PartitionSettings:
     """Share of clients whose edges are hidden, at training and test time."""
     boundary: Literal["none", "one-side", "both"] = "none"
     """Who knows of a link that the cut loses, and the name of its foreign end: nobody, one of its two owners, or both."""
+    matching: Literal["auto", "open", "private"] = "auto"
+    """How owners who stitch find out who holds which foreign id: open, by comparing hashes of ids at the server; private, by
+    an exchange of blinded ids; auto: private between owners, open in one process."""
+    matching_pad: Whole = 0
+    """private: how many ids are asked for and held is told rounded up to a multiple of this; 0: exactly."""
     file: str = ""
     """file: path of the user's own assignment (one client name or number per line, or CSV node,client)."""
 

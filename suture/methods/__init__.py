@@ -43,6 +43,7 @@ from suture.methods.local import Local
 from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
+from suture.methods.matching import Matching
 from suture.methods.moon import Moon
 from suture.methods.scaffold import Scaffold
 from suture.methods.uncut import Global
@@ -61,7 +62,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run", Census.name})
+RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run", Census.name, Matching.name})
 """What stands where a method's name could stand, in files and in `--set`."""
 
 AnyMethod = type[Method[Any, Any]]

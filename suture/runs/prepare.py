@@ -24,8 +24,9 @@ from suture.graph.scaling import Statistics, scaled, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
 from suture.runs import origin
-from suture.runs.counting import Counts, count, kind_of, needs_census, target_of
+from suture.runs.counting import Counts, Sent, count, kind_of, needs_census, target_of
 from suture.runs.intake import check_module
+from suture.runs.matching import matched
 from suture.runs.plan import Plan
 from suture.runs.preprocess import preprocess
 from suture.settings import Protocol, SplitSettings
@@ -49,6 +50,8 @@ class Prepared:
     """What the owners told of their data before the run, if they were asked."""
     notes: tuple[str, ...] = ()
     """All that was dropped or assumed."""
+    matching: tuple[Sent, ...] = ()
+    """What owners sent to find out who holds the foreign ends of their links."""
 
     # What follows may be as large as the clients' graphs, and most methods never look at it.
 
@@ -111,11 +114,17 @@ def prepare(
         clients, outputs = hide_links(clients, protocol.split, cut.seed), protocol.model.hidden
     if module is not None:
         check_module(module, clients.x.width, outputs)
+    said: tuple[str, ...] = ()
+    sent: tuple[Sent, ...] = ()
+    if protocol.partition.matching == "private" and clients.boundary is not None:
+        found = matched(clients, protocol.partition, seed)
+        clients, said, sent = found.clients, found.notes, found.sent
     metric = counts.metric if counts else protocol.evaluation.metric
     task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
     unheard = _unheard(data, parts) if protocol.partition.kind == AUTO and known == "none" else ()
-    notes = (*(data.get("notes") or ()), *parts.notes, *unheard, *cut.split.notes, *(counts.notes if counts else ()))
-    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
+    counted = counts.notes if counts else ()
+    notes = (*(data.get("notes") or ()), *parts.notes, *unheard, *cut.split.notes, *counted, *said)
+    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes, sent)
 
 
 def _unheard(data: Data, parts: Partition) -> Iterator[str]:

@@ -16,7 +16,8 @@ from suture.federation.owner.policy import Policy
 from suture.federation.wire.orders import FaultSettings, order_of
 from suture.federation.wire.reasons import Refused
 
-KNOWN = ("partition.boundary=both", "rounds=2", "model.hidden=8")
+KNOWN = ("partition.boundary=both", "rounds=2", "model.hidden=8", "model.dropout=0")
+"""Without dropout, which draws by a node's place: foreign nodes stand in the order of their addresses."""
 
 
 def lines(path: Path) -> list[dict[str, object]]:
