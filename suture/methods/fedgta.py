@@ -76,8 +76,8 @@ class FedGta(Averaging[Server, Kept, Model, Told]):
         super().__post_init__()
         if self.training.dp_sigma > 0:
             raise ConfigError(
-                "fedgta tells moments of its labels, training labels among them, without noise, so that DP-SGD does not cover it: "
-                "set training.dp_sigma=0, or choose another method, such as fedavg"
+                "fedgta tells moments of its labels, training labels among them, without noise, and DP-SGD does not cover "
+                "them: set training.dp_sigma=0, or choose another method, such as fedavg"
             )
 
     def init_server(self, task: Task) -> Server:
