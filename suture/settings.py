@@ -110,6 +110,8 @@ class SplitSettings:
     """Draw equally many training nodes of every class; of a small class all nodes train, and none is tested."""
     stratified: bool = False
     """Divide every class by these shares, so that a rare one trains, validates and tests."""
+    number: Annotated[int, Field(ge=-1)] = -1
+    """Which split is taken where given masks hold several, from 0; -1: that of the seed, the first one after the last."""
 
 
 @dataclass(frozen=True)

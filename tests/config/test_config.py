@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> WriteToml:
     return write_toml
 
 
-def test_the_thirteen_protocols_are_shipped() -> None:
+def test_the_fourteen_protocols_are_shipped() -> None:
     assert protocol_names() == (
         "feddep-louvain",
         "fedggr-random",
@@ -51,6 +51,7 @@ def test_the_thirteen_protocols_are_shipped() -> None:
         "fedpub-random",
         "fedpub-synthetic",
         "fedsage-louvain",
+        "given-splits",
         "lost-links",
         "own",
     )
