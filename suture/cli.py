@@ -86,6 +86,7 @@ def suture(
     "suture compare --dataset cora --clients 5",
     "suture compare --data graph",
     "suture compare --methods local,fedavg --seeds 0,1 --json results.json",
+    "suture compare --jobs 2",
     "suture compare --protocol fedsage-louvain --dataset citeseer --set rounds=20 --dry-run",
 )
 def compare(
@@ -110,6 +111,7 @@ def compare(
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
+    jobs: opt.Jobs = 1,
     engine: opt.Engine = None,
     record: opt.Record = False,
     track: opt.Track = None,
@@ -134,7 +136,8 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tuple(track or ()), lines)
+    tracked = tuple(track or ())
+    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tracked, lines, jobs)
     running.start(asked, work, dry_run)
 
 
@@ -198,6 +201,7 @@ def resume(
     lines: opt.Lines = False,
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
+    jobs: opt.Jobs = 1,
     engine: opt.Engine = None,
     track: opt.Track = None,
     quiet: opt.Quiet = False,
@@ -211,7 +215,7 @@ def resume(
     from suture.commands import request, running
 
     tracked = tuple(track or ())
-    work = request.Work(data_root, None, json, device, quiet=quiet, engine=engine, track=tracked, lines=lines)
+    work = request.Work(data_root, None, json, device, quiet=quiet, engine=engine, track=tracked, lines=lines, jobs=jobs)
     running.resume(path, work)
 
 

@@ -59,7 +59,16 @@ Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu
 Chunk = Annotated[
     int, typer.Option(metavar="N", min=0, help="Clients computed together, fewer take less memory; 0: automatic")
 ]
-Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Processor threads  [default: one per core]")]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Processor threads, of each job  [default: one per core, divided among jobs]"),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Runs computed side by side, each in a process of its own; 0: one per core  [default: 1]"
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and the plan, do nothing")]
 Engine = Annotated[
     str | None,

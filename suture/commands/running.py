@@ -19,6 +19,7 @@ from suture.commands.planning import dry_run
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.commands.telling import Teller, telling
+from suture.core.forks import Died
 from suture.core.progress import work as working
 from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import ConfigError, StorageError, SutureError
@@ -98,8 +99,10 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str, told: Teller)
                 work.record,
                 work.track,
                 told.note,
+                work.at_once,
+                work.threads,
             )
-        except (Interrupted, StorageError, Halt) as stopped:
+        except (Interrupted, StorageError, Died, Halt) as stopped:
             begun = is_begun(out)
             if isinstance(stopped, Halt):
                 stopped = Interrupted("stopped at once" if begun else "stopped before the first round; nothing was kept")
