@@ -3,10 +3,10 @@
     python benchmarks/jobs.py [--jobs 2] [--methods local,fedavg,fedpub,gcfl] [--seeds 0,1,2] [--rounds 100] [--turns 3]
 
 `suture compare` on Cora, as one process with as many threads as there are cores, as one process with one thread, and with
-`--jobs`, in turns, so that a busy machine slows all of them; medians are printed. *runs* is from the first run's beginning to
-the last one's end, *command* is all of it: imports, loading, cuts, the table and the page as well. Every metrics file with
-`--jobs` must be that of one process with as many threads, byte for byte. Two quiet cores, twelve runs: at least 1.6 times as
-fast as one process.
+`--jobs`, in turns, so that a busy machine slows all of them; medians are printed. *runs* is from the first run's beginning
+to the last one's end, *command* is all of it: imports, loading, cuts, the table and the page as well. Every metrics file
+with `--jobs` must be that of one process with as many threads, byte for byte. Two quiet cores, twelve runs: at least 1.6
+times as fast as one process.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from suture.commands import (
     assess_cli,
     attack_cli,
     audit_cli,
+    bench_cli,
     dashboard_cli,
     demo_cli,
     importing,
@@ -112,6 +113,7 @@ def compare(
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
     jobs: opt.Jobs = 1,
+    commands: opt.Commands = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
     track: opt.Track = None,
@@ -136,9 +138,8 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    tracked = tuple(track or ())
-    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tracked, lines, jobs)
-    running.start(asked, work, dry_run)
+    how = (device, chunk, threads, quiet, engine, record, tuple(track or ()), lines, jobs, commands)
+    running.start(asked, request.Work(data_root, out, json, *how), dry_run)
 
 
 @command(
@@ -354,6 +355,7 @@ attack_cli.register(app)
 trust_cli.register(app)
 dashboard_cli.register(app)
 watch_cli.register(app)
+bench_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -69,6 +69,10 @@ Jobs = Annotated[
         metavar="N", min=0, help="Runs computed side by side, each in a process of its own; 0: one per core  [default: 1]"
     ),
 ]
+Commands = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Only write its runs to a file, a command a line, for Slurm or other machines"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and the plan, do nothing")]
 Engine = Annotated[
     str | None,

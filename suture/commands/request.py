@@ -64,6 +64,8 @@ class Work:
     """Tell what is done as lines of JSON on stdout, and nothing else."""
     jobs: int = 1
     """Runs of a comparison side by side; 0: one for each core."""
+    commands: Path | None = None
+    """A file to write the runs of a comparison to, as commands, in place of carrying them out."""
 
     @property
     def at_once(self) -> int:

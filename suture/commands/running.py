@@ -15,6 +15,7 @@ from rich.text import Text
 
 from suture import api
 from suture.assessment.assess import read_assessment
+from suture.commands.listing import write_commands
 from suture.commands.planning import dry_run
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
@@ -50,6 +51,9 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
     out = run_folder(made, work)
     if only_plan:
         dry_run(made, out, request.manifest, work.data_root)
+        return
+    if work.commands is not None:
+        write_commands(request, made, out, work, work.commands)
         return
     use_device(work)
     check_json_target(work.json, work.lines)
