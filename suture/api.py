@@ -18,6 +18,7 @@ from pathlib import Path
 
 from torch_geometric.data import Data
 
+from suture.bench.grid import compare as carry_out
 from suture.bench.work import Options as Options
 from suture.bench.work import Work
 from suture.core.trusted import Code, let_in
@@ -193,7 +194,7 @@ def compare_plan(
         made, left_out = fitting(made, kind_of(source.graph), source.graphless)
         if place is not None:
             folders.begin_comparison(place, work.asked(made), made.config(), source.given)
-        return work.compare(made, source, place, left_out)
+        return carry_out(work, made, source, place, left_out)
 
 
 def resume_plan(
@@ -228,4 +229,4 @@ def resume_plan(
     with work.dividing_threads() as work:
         graph = work.source(made, data, folders.manifest_of(path))
         folders.check_same_graph(path, made.names, graph.cuts)
-        return work.compare(made, graph, path)
+        return carry_out(work, made, graph, path)

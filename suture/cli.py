@@ -113,6 +113,7 @@ def compare(
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
     jobs: opt.Jobs = 1,
+    on: opt.On = None,
     commands: opt.Commands = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
@@ -138,7 +139,7 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    how = (device, chunk, threads, quiet, engine, record, tuple(track or ()), lines, jobs, commands)
+    how = (device, chunk, threads, quiet, engine, record, tuple(track or ()), lines, jobs, commands, on)
     running.start(asked, request.Work(data_root, out, json, *how), dry_run)
 
 
@@ -203,6 +204,7 @@ def resume(
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
     jobs: opt.Jobs = 1,
+    on: opt.On = None,
     engine: opt.Engine = None,
     track: opt.Track = None,
     quiet: opt.Quiet = False,
@@ -215,8 +217,9 @@ def resume(
     """
     from suture.commands import request, running
 
-    tracked = tuple(track or ())
-    work = request.Work(data_root, None, json, device, quiet=quiet, engine=engine, track=tracked, lines=lines, jobs=jobs)
+    work = request.Work(
+        data_root, None, json, device, quiet=quiet, engine=engine, track=tuple(track or ()), lines=lines, jobs=jobs, on=on
+    )
     running.resume(path, work)
 
 

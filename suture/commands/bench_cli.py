@@ -1,4 +1,4 @@
-"""Options and help of `suture merge`; what it does is in `suture.commands.merging`."""
+"""Options and help of the research bench: `suture merge`, `tune`. What they do is in other modules of this room."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def register(app: typer.Typer) -> None:
         "suture merge runs/seeds-0-4 runs/seeds-5-9 --out runs/all",
         "suture merge runs/array --out runs/all",
     )(merge)
+    command(
+        app,
+        "tune",
+        "suture tune --methods fedavg,fedprox --dataset cora --trials 20 --out tuned",
+        "suture tune --methods fedavg --search training.moments=own,averaged --search training.lr=0.001..0.1",
+        "suture compare --protocol tuned/tuned.toml --methods fedavg,fedprox",
+    )(tune)
 
 
 def merge(runs: Pieces, out: NewFolder, json: opt.Json = None) -> None:
@@ -35,3 +42,58 @@ def merge(runs: Pieces, out: NewFolder, json: opt.Json = None) -> None:
     from suture.commands.merging import merge_runs
 
     merge_runs(runs, out, json)
+
+
+def tune(
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="Methods, each searched for itself  [default: fedavg]")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(metavar="N", min=2, help="For each method; the first is of the protocol's own values")
+    ] = 20,
+    search_seeds: Annotated[
+        str, typer.Option(metavar="100,101", help="Seeds of the search; others than those that are reported")
+    ] = "100,101",
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=SPACE",
+            help="Also search this: training.lr=0.001..0.1, fedprox.mu=0,0.1,1; may be repeated; see: suture methods NAME",
+        ),
+    ] = None,
+    only: Annotated[bool, typer.Option("--only", help="Search nothing but what --search names")] = False,
+    protocol: opt.ProtocolName = None,
+    dataset: opt.Dataset = None,
+    data: opt.GraphFolder = None,
+    clients: opt.Clients = None,
+    overrides: opt.Overrides = None,
+    config: opt.Config = None,
+    data_root: opt.DataRoot = None,
+    out: opt.Out = None,
+    json: opt.Json = None,
+    lines: opt.Lines = False,
+    chunk: opt.Chunk = 0,
+    threads: opt.Threads = None,
+    jobs: opt.Jobs = 1,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Search for better values of methods, on validation alone, with the same budget for each.
+
+    Writes a protocol file with what was found, in which every value says where it comes from. The test is not read: graphs
+    of a search have no test nodes, and its seeds are none of those that are reported. The same command goes on with a search
+    that was stopped.
+    """
+    from suture.commands import request, tuning
+
+    asked = request.Request(
+        protocol=protocol,
+        dataset=dataset,
+        data=data,
+        clients=clients,
+        methods=opt.words(methods) if methods is not None else None,
+        overrides=tuple(overrides or ()),
+        config=config,
+    )
+    work = request.Work(data_root, out, json, "cpu", chunk, threads, quiet, lines=lines, jobs=jobs)
+    tuning.start(asked, work, trials, request.numbers(search_seeds, "--search-seeds"), tuple(search or ()), only)

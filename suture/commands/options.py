@@ -69,6 +69,10 @@ Jobs = Annotated[
         metavar="N", min=0, help="Runs computed side by side, each in a process of its own; 0: one per core  [default: 1]"
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(metavar="ray", help="Let Ray compute the runs, on this machine or the cluster that RAY_ADDRESS names"),
+]
 Commands = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Only write its runs to a file, a command a line, for Slurm or other machines"),

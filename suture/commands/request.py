@@ -66,6 +66,8 @@ class Work:
     """Runs of a comparison side by side; 0: one for each core."""
     commands: Path | None = None
     """A file to write the runs of a comparison to, as commands, in place of carrying them out."""
+    on: str | None = None
+    """Where else than here the runs of a comparison are computed."""
 
     @property
     def at_once(self) -> int:

@@ -105,6 +105,7 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str, told: Teller)
                 told.note,
                 work.at_once,
                 work.threads,
+                work.on,
             )
         except (Interrupted, StorageError, Died, Halt) as stopped:
             begun = is_begun(out)

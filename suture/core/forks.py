@@ -174,14 +174,15 @@ def side_by_side(
     *,
     at_once: int,
     threads: int,
-    hear: Callable[[str, object], None] = lambda name, event: None,
+    hear: Callable[[str, object], bool | None] = lambda name, event: None,
     ended: Callable[[Ended[T]], None] = lambda ended: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Ended[T]]:
     """Do all of them, so many at once, each with so many threads; whatever ends one, the others go on.
 
-    The next job is asked for when there is room for it. `hear` is called with a job's name and what it tells, `ended` when
-    one ends, `stop` now and then: if it says so no other job is begun, and those that are at work are asked to stop.
+    The next job is asked for when there is room for it. `hear` is called with a job's name and what it tells, and may answer
+    that this job is to stop; `ended` when one ends; `stop` now and then: if it says so no other job is begun, and those that
+    are at work are asked to stop.
     """
     waiting, crew, done, stopping = iter(jobs), _Crew[T](threads), list[Ended[T]](), False
     try:
@@ -191,7 +192,8 @@ def side_by_side(
             if not crew.children:
                 return done
             for child, event in crew.events(SECONDS_BETWEEN_LOOKS):
-                hear(child.job.name, event)
+                if hear(child.job.name, event):
+                    child.process.terminate()
             for child in [child for child in crew.children if child.ended is not None]:
                 crew.dismiss(child)
                 if child.ended is not None:

@@ -37,7 +37,7 @@ from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
 from suture.methods.links import Asked, Wanted, asked_of_all, known_to, own_among, places_among, wanted_by, within
 from suture.privacy.mechanisms import Mechanism, NoisyRows, noise_rows, secret_sums
-from suture.settings import Count, NonNegative
+from suture.settings import Count, NonNegative, Search
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
     knows_links: ClassVar[bool] = True
     memory: ClassVar[type[Record]] = Known
 
-    hops: Literal[1, 2] = 2
+    hops: Annotated[Literal[1, 2], Search(choices=(1, 2))] = 2
     """1: sums over a node's neighbours; 2: also those of its foreign neighbours."""
     fewest: Count = 2
     """The fewest rows of an owner that it adds up for others; 1 sends single ones."""
