@@ -76,7 +76,7 @@ class _Grid:
     def fill(self, pulse: Pulse) -> None:
         """Do what is left."""
         if self.work.options.on is not None:
-            self._on_ray()
+            self._on_ray(self.work.options.on)
             return
         if self.work.options.jobs > 1:
             self._side_by_side(pulse)
@@ -157,7 +157,7 @@ class _Grid:
         ends = side_by_side(jobs(), at_once=options.jobs, threads=threads, hear=hear, ended=ended, stop=options.stop)
         _raise_first([end for end in ends if end.error is not None], kept=self.out is not None)
 
-    def _on_ray(self) -> None:
+    def _on_ray(self, on: str) -> None:
         """Let Ray do what is left; the files it hands back are read as if they had always been here."""
         options, source = self.work.options, self.source
         cells = [(place, seed, path) for seed in self.made.seeds for place, path in self._missing(seed)]
@@ -179,7 +179,9 @@ class _Grid:
                     self._read(place, seed, kept)
 
         carry = partial(_carry_out, options=Options(chunk=options.chunk, engine=options.engine, record=options.record))
-        ends = on_ray.carry_out(errands, source.graph, carry, threads=self.work.threads, ended=ended, stop=options.stop)
+        ends = on_ray.carry_out(
+            errands, source.graph, carry, on=on, threads=self.work.threads, ended=ended, stop=options.stop
+        )
         _raise_first([end for end in ends if end.error is not None], kept=self.out is not None)
 
     def _in_a_fork(self, cell: _Cell, link: Link) -> Told:

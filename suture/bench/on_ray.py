@@ -1,4 +1,4 @@
-"""The runs of a comparison on Ray: on this machine, or on those of the cluster that it belongs to (RAY_ADDRESS).
+"""The runs of a comparison on Ray: on this machine, on the cluster that it belongs to (RAY_ADDRESS), or on another one.
 
 Every run is a task of its own. The graph and its cuts are put into Ray's store once; a task lays them out, trains in a
 folder of its own and hands the files back, so that machines need not share a disk. They need Suture in the same version.
@@ -47,11 +47,8 @@ class Errand:
 
 def check_place(on: str, jobs: int, track: Sequence[str], *, own_module: bool) -> None:
     """Refuse a place there is not, and what other machines cannot have."""
-    if on != RAY:
-        raise ConfigError(
-            f"--on {on} is no place to compute; give ray, which is this machine, or with RAY_ADDRESS=HOST:PORT the cluster "
-            "that it belongs to"
-        )
+    if on != RAY and not on.startswith(f"{RAY}://"):
+        raise ConfigError(f"--on {on} is no place to compute; give ray, for this machine, or ray://HOST:PORT of a cluster")
     if importlib.util.find_spec(RAY) is None:
         raise ConfigError('Ray is not installed; install it with: pip install "suture-fl[ray]"')
     if jobs > 1:
@@ -73,13 +70,14 @@ def carry_out(
     graph: Data,
     carry: Carry,
     *,
+    on: str,
     threads: int,
     ended: Callable[[Ended[Files]], None],
     stop: Callable[[], bool],
 ) -> list[Ended[Files]]:
     """Let Ray do all of them; `ended` is called as each one ends, `stop` now and then."""
     done: list[Ended[Files]] = []
-    with _connected() as ray, work("ray", "runs on Ray", len(errands), "runs") as going:
+    with _connected(on) as ray, work("ray", "runs on Ray", len(errands), "runs") as going:
         shared = ray.put(graph)
         task = ray.remote(num_cpus=threads, max_retries=0)(_in_a_task)
         ours = source_hash()
@@ -101,16 +99,17 @@ def carry_out(
 
 
 @contextlib.contextmanager
-def _connected() -> Iterator[Any]:
+def _connected(on: str) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no machine is told that this one computes
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)
+    where: dict[str, Any] = {"include_dashboard": False} if on == RAY else {"address": on}
     try:
-        ray.init(include_dashboard=False, log_to_driver=False)
+        ray.init(log_to_driver=False, **where)
     except (ConnectionError, OSError, ValueError, RuntimeError, ImportError) as error:
         why = str(error).splitlines()[0]
-        raise ConfigError(f"Ray does not answer ({why}); look at RAY_ADDRESS, or leave --on out") from error
+        raise ConfigError(f"Ray at {on} does not answer ({why}); start it, or leave --on out") from error
     try:
         yield ray
     finally:

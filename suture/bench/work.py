@@ -62,9 +62,9 @@ class Options:
     jobs: int = 1
     """Runs of a comparison that are computed side by side, each in a process of its own."""
     threads: int | None = None
-    """With several jobs, threads of each; None: those of this process, divided among them. On Ray, None is one."""
+    """Of each run of a comparison; None: those of this process, divided among jobs. On Ray, None is one."""
     on: str | None = None
-    """`ray`: the runs of a comparison are computed by Ray, on this machine or its cluster; None: here."""
+    """`ray` or `ray://HOST:PORT`: the runs of a comparison are computed by Ray; None: here."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,9 @@ class Work:
     def threads(self) -> int:
         """Threads of each run."""
         options = self.options
-        if options.on is not None:
-            return options.threads or 1
-        if options.jobs == 1:
-            return torch.get_num_threads()
-        return options.threads or max(1, torch.get_num_threads() // options.jobs)
+        if options.threads is not None:
+            return options.threads
+        return 1 if options.on is not None else max(1, torch.get_num_threads() // options.jobs)
 
     @contextmanager
     def dividing_threads(self) -> Iterator[Work]:

@@ -1,4 +1,4 @@
-"""Options and help of the research bench: `suture merge`, `tune`. What they do is in other modules of this room."""
+"""Options and help of the research bench: `suture merge`, `tune`, `share`, `rerun`; what they do is beside this module."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ def register(app: typer.Typer) -> None:
         "suture tune --methods fedavg --search training.moments=own,averaged --search training.lr=0.001..0.1",
         "suture compare --protocol tuned/tuned.toml --methods fedavg,fedprox",
     )(tune)
+    command(
+        app,
+        "share",
+        "suture share runs/mine --out mine.zip",
+        "suture share runs/own --out own.zip --with-data",
+    )(share)
+    command(
+        app,
+        "rerun",
+        "suture rerun mine.zip",
+        "suture rerun own.zip --data graph --out runs/again --jobs 2",
+    )(rerun)
 
 
 def merge(runs: Pieces, out: NewFolder, json: opt.Json = None) -> None:
@@ -97,3 +109,45 @@ def tune(
     )
     work = request.Work(data_root, out, json, "cpu", chunk, threads, quiet, lines=lines, jobs=jobs)
     tuning.start(asked, work, trials, request.numbers(search_seeds, "--search-seeds"), tuple(search or ()), only)
+
+
+def share(
+    run: opt.RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.zip", help="File to write")],
+    with_data: Annotated[
+        bool, typer.Option("--with-data", help="Also put your own graph into it: features, edges, labels, names")
+    ] = False,
+) -> None:
+    """Put a run or comparison into one file that others run again.
+
+    Configuration, cuts, versions, hashes and all numbers are in it; models and messages are not. A graph of your own is not
+    in it either, unless you say so: whoever reruns it must have it already.
+    """
+    from suture.commands.sharing import share_run
+
+    share_run(run, out, with_data)
+
+
+def rerun(
+    file: Annotated[Path, typer.Argument(metavar="FILE.zip", help="What `suture share` wrote")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="The graph, if it is somebody's own and not in the file"),
+    ] = None,
+    data_root: opt.DataRoot = None,
+    out: opt.Out = None,
+    json: opt.Json = None,
+    jobs: opt.Jobs = 1,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Compute again what somebody has shared, and say whether it comes to the same numbers.
+
+    Uses the cuts, values, threads and chunks of the file. Exit code 0: every number is the same; 1: some differ, and by how
+    much is printed.
+    """
+    from suture.commands import request
+    from suture.commands.sharing import rerun_file
+
+    if not rerun_file(file, data, request.Work(data_root, out, json, quiet=quiet, jobs=jobs)):
+        raise typer.Exit(1)

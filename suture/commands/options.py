@@ -71,7 +71,7 @@ Jobs = Annotated[
 ]
 On = Annotated[
     str | None,
-    typer.Option(metavar="ray", help="Let Ray compute the runs, on this machine or the cluster that RAY_ADDRESS names"),
+    typer.Option(metavar="ray", help="Let Ray compute the runs: ray is this machine, ray://HOST:PORT a cluster"),
 ]
 Commands = Annotated[
     Path | None,

@@ -150,7 +150,7 @@ def _begun(out: Path, *arguments: str) -> subprocess.Popen[str]:
     """The command line, training."""
     command = [sys.executable, "-m", "suture", *arguments, "--jobs", "2", "-q"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600
     while not _trains(out) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     return process
@@ -168,14 +168,14 @@ def test_interrupted_and_killed_a_comparison_goes_on_without_loss(tmp_path: Path
     out, asked = tmp_path / "stopped", ("--dataset", GRAPH, "--clients", "4", "--seeds", "0,1", "--set", "rounds=80")
     process = _begun(out, "compare", *asked, "--methods", "local,fedavg", "--threads", "1", "--out", str(out))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process at once
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "stopped after round" in said and f"continue with: suture resume {out}" in said
     assert "Traceback" not in said
 
     process = _begun(out, "resume", str(out))
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
 
     suture.resume(out, options=api.Options(jobs=2))
     _compare(tmp_path / "whole", 1, ("local", "fedavg"), 80)

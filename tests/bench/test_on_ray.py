@@ -62,7 +62,9 @@ def test_a_worker_that_is_killed_is_named_and_the_others_are_kept(tmp_path: Path
     )
     errands: Any = [on_ray.Errand(name, name, None) for name in ("lives", "dies", "lives on")]  # type: ignore[arg-type]
     graph: Any = None
-    ends: list[Ended[Any]] = on_ray.carry_out(errands, graph, carry, threads=1, ended=lambda end: None, stop=lambda: False)
+    ends: list[Ended[Any]] = on_ray.carry_out(
+        errands, graph, carry, on="ray", threads=1, ended=lambda end: None, stop=lambda: False
+    )
     found = {end.name: end.result or end.error for end in ends}
     assert found["lives"] == {"result": b"lives"} and found["lives on"] == {"result": b"lives on"}
     assert isinstance(found["dies"], Died) and str(found["dies"]) == "dies was ended on Ray (WorkerCrashedError)"
@@ -76,7 +78,7 @@ class Mine(FedAvg):
 def test_what_cannot_go_to_ray_is_refused() -> None:
     pytest.importorskip("ray")
     for asked, sentence in (
-        ({"on": "ray://head:10001"}, "--on ray://head:10001 is no place to compute; give ray"),
+        ({"on": "slurm"}, "--on slurm is no place to compute; give ray"),
         ({"on": "ray", "jobs": 2}, "Ray decides itself how many runs it does at once; leave --jobs 2 out"),
         ({"on": "ray", "track": ("tensorboard",)}, "leave --track tensorboard out"),
         ({"on": "ray", "methods": (Mine,)}, "mine is your own code, which Ray's machines do not have"),
