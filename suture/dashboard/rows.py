@@ -301,8 +301,8 @@ def _standing(folder: Path, alive: bool, told: Progress | None) -> tuple[Standin
     """Of what is not finished."""
     if alive:
         if told is None or told.state != State.RUNNING:
-            waiting = told.remarks[-1] if told is not None and told.remarks else "loading data and cutting the graph"
-            return Standing.STARTING, waiting
+            first = "owners read their graphs" if (folder / ORDER).exists() else "loading data and cutting the graph"
+            return Standing.STARTING, told.remarks[-1] if told is not None and told.remarks else first
         lost = "; ".join(f"{owner} {why}" for owner, why in told.absent.items())
         return Standing.RUNNING, f"without {lost}" if lost else ""
     if (folder / STATUS).exists() and not (folder / JOB).exists():  # the coordinator's own folder

@@ -160,14 +160,16 @@ def bar(methods: Sequence[str]) -> Html:
 
 
 def swatch(method: str) -> Html:
-    """A line as figures draw the method."""
+    """A line and a point as figures draw the method."""
     style = theme.style_of(method)
     dash = None if style.dash == tuple(theme.SOLID) else " ".join(map(str, style.dash))
-    lines = [
-        el("line", x1=0, y1=5, x2=26, y2=5, stroke=colour, stroke_width=3, stroke_dasharray=dash, class_=mode)
-        for mode, colour in (("light", style.colour), ("dark", theme.swaps()[style.colour]))
-    ]
-    return el("svg", *lines, class_="swatch", viewBox="0 0 26 10", aria_hidden="true")
+    drawn = []
+    for mode, colour in (("light", style.colour), ("dark", theme.swaps()[style.colour])):
+        drawn += [
+            el("line", x1=0, y1=5, x2=26, y2=5, stroke=colour, stroke_width=2.5, stroke_dasharray=dash, class_=mode),
+            el("path", d=theme.OUTLINES[style.shape], fill=colour, class_=mode),
+        ]
+    return el("svg", *drawn, class_="swatch", viewBox="0 0 26 10", aria_hidden="true")
 
 
 def shown_section(section: Section) -> Html:

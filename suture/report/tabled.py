@@ -46,10 +46,10 @@ def final(gathered: Gathered) -> Sheet | None:
         if promises:
             run = row.least_private
             epsilon = math.inf if run is None or run.epsilon is None else run.epsilon
-            cells.append(Cell("none" if run is None else f"{epsilon:.3g}", epsilon))
+            cells.append(Cell("none" if run is None else f"{epsilon:.3g}, {run.delta:.2g}", epsilon))
         lines.append(cells)
     names = [f"{text} *" if name == marked else text for name, text in results.SCORES.items()]
-    header = ["method", *names, "MB up", "MB down", "seconds", "seeds", *(["epsilon"] if promises else [])]
+    header = ["method", *names, "MB up", "MB down", "seconds", "seeds", *(["epsilon, delta"] if promises else [])]
     return Sheet.of("results", _final_caption(gathered, bool(references)), header, lines, by_method=True)
 
 

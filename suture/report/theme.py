@@ -50,7 +50,22 @@ class Style:
     shape: str
 
 
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+SHAPES = {
+    tuple(SOLID): "circle",
+    tuple(DASHED): "diamond",
+    tuple(DOTTED): "triangle-up",
+    tuple(MIXED): "square",
+    tuple(LONG): "cross",
+}
+"""Of points, by the dash of lines: methods of one colour differ in both."""
+OUTLINES = {
+    "circle": "M9 5a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+    "diamond": "M13 0l4 5l-4 5l-4 -5z",
+    "triangle-up": "M13 0.5l4.5 8.5h-9z",
+    "square": "M9 1h8v8h-8z",
+    "cross": "M11.5 0.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+}
+"""The same as paths, around the middle of 26 by 10."""
 KNOWN: dict[str, tuple[str, list[int]]] = {
     "local": ("grey", SOLID),
     "global": ("ink", DASHED),
@@ -95,11 +110,10 @@ def style_of(method: str) -> Style:
     """The same for a name, whatever else is drawn."""
     if method in KNOWN:
         colour, dash = KNOWN[method]
-        place = list(KNOWN).index(method)
     else:
         place = int.from_bytes(hashlib.sha256(method.encode("utf-8", "replace")).digest()[:4])
         colour, dash = SPARE[place % len(SPARE)]
-    return Style(PAIRS[colour][0], tuple(dash), SHAPES[place % len(SHAPES)])
+    return Style(PAIRS[colour][0], tuple(dash), SHAPES[tuple(dash)])
 
 
 def owner_colours(count: int) -> list[str]:
@@ -197,4 +211,20 @@ def method_scales(methods: Sequence[str]) -> dict[str, Spec]:
             "scale": {"domain": domain, "range": [list(style.dash) for style in styles]},
             "legend": legend,
         },
+    }
+
+
+def point_scales(methods: Sequence[str], legend: bool = True) -> dict[str, Spec]:
+    """Colour and shape encodings by the field `method`."""
+    styles = [style_of(method) for method in methods]
+    drawn = {"color": [style.colour for style in styles], "shape": [style.shape for style in styles]}
+    shown = {"title": None, "symbolOpacity": 1} if legend else None
+    return {
+        channel: {
+            "field": "method",
+            "type": "nominal",
+            "scale": {"domain": list(methods), "range": values},
+            "legend": shown,
+        }
+        for channel, values in drawn.items()
     }

@@ -7,6 +7,7 @@ coordinator's cohort gets, from one of three owners, a damaged reply to a step.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -103,9 +104,14 @@ class Watch:
 
     @contextlib.contextmanager
     def over(self, data: bytes, what: str) -> Iterator[None]:
-        """Watch one try."""
+        """Watch one try.
+
+        Without Python's collector: it would look through all that Hypothesis keeps, millions of objects and a second
+        or two after twenty thousand examples, and a frame would be blamed for it.
+        """
         self.tried += 1
         self.places[what] += 1
+        gc.disable()
         before = reset_peak()
         began = time.process_time()
         try:
@@ -116,6 +122,7 @@ class Watch:
             self.findings.append(f"{what}: {type(error).__name__}: {str(error)[:200]} on {data[:160]!r}")
         took = time.process_time() - began
         grown = peak() - before
+        gc.enable()
         self.slowest, self.largest = max(self.slowest, took), max(self.largest, grown)
         if took > SLOW:
             self.findings.append(f"{what}: {took:.2f} s on {len(data)} bytes {data[:160]!r}")

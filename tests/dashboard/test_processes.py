@@ -178,7 +178,8 @@ def test_a_folder_that_is_not_there_is_a_mistake_and_the_usual_one_is_made(tmp_p
     done = subprocess.run([*command, "rnus", "--port=0"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stderr.startswith("suture: there is no folder rnus; give the folder")
     assert done.stderr.count("\n") == 1 and not (tmp_path / "rnus").exists()
-    process = subprocess.Popen([*command, "--port=0"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([*command, "--port=0"], cwd=tmp_path, text=True, **piped)
     assert process.stdout is not None and "/?token=" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     process.communicate()

@@ -19,6 +19,7 @@ from nvflare.fuel.f3.drivers import net_utils
 from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 
 from suture.federation.audit import AUDIT, AuditLog
+from suture.federation.flare.casualties import write_down_casualties
 from suture.federation.flare.memory import keep_flat
 from suture.federation.flare.places import HOME, kit_folder
 from suture.federation.wire.reasons import Code, Reason
@@ -119,6 +120,8 @@ def main(arguments: list[str]) -> None:
     folder = kit_folder()
     note_strangers(AuditLog(folder / HOME / AUDIT, folder.name))
     keep_flat()
+    if ".server." in arguments[0]:
+        write_down_casualties()
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

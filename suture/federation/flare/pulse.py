@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-EVERY = 0.75
+EVERY = 0.5
 """Seconds without a sign after which an owner is called, and between two such calls."""
-PING_SECONDS = 1.5
+PING_SECONDS = 1.25
 """How long such a call waits."""
-SILENCE = 2.5
+SILENCE = 2.0
 """Seconds without a sign after which an owner is called silent: a call went out in them and had time to be answered."""
 
 

@@ -18,6 +18,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 from suture.core.storage import Json, read_json
 from suture.errors import IntegrityError, SutureError
 from suture.federation.flare.authority import OPERATOR
+from suture.federation.flare.casualties import DIED
 from suture.federation.flare.certificates import Role, certificate_shown
 from suture.federation.flare.kits import Kit, silent
 from suture.federation.flare.members import members_only
@@ -45,6 +46,21 @@ class Sign:
     """When it was first seen here."""
     sure: bool
     """Whether it came in while somebody looked, and so is not an old one."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """Where a job stands."""
+
+    state: str
+    """FLARE's word for it."""
+    died: frozenset[str]
+    """Owners whose process of this job has died."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.state.startswith("FINISHED")
 
 
 class Session:
@@ -115,7 +131,13 @@ class Session:
 
     def state(self, job: str) -> str:
         """FLARE's word for where a job stands, such as RUNNING or FINISHED:COMPLETED."""
-        return str(self._do(lambda: self._session.get_job_meta(job))["status"])
+        return self.record(job).state
+
+    def record(self, job: str) -> JobRecord:
+        """What the coordinator has written down of a job."""
+        kept = self._do(lambda: self._session.get_job_meta(job))
+        died = kept.get(DIED)
+        return JobRecord(str(kept["status"]), frozenset({died} if isinstance(died, str) else ()))
 
     def abort(self, job: str) -> None:
         """End a job at once, begun or not."""

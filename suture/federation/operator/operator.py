@@ -33,7 +33,7 @@ SECONDS_FOR_OWNERS = 600.0
 SECONDS_TO_HEAR_STOP = 20.0
 """A job that is only starting may take so long to hear that it is to stop; then it is ended at once."""
 MOST_JOBS_IN_VAIN = 3
-LOOK_EVERY = 0.5
+LOOK_EVERY = 0.25
 
 
 class RunLost(SutureError):
@@ -131,7 +131,7 @@ class Operator:
         """Until the job has ended."""
         wished: float | None = None
         heard = False
-        while not self.session.state(job).startswith("FINISHED"):
+        while not (record := self.session.record(job)).finished:
             if self._is_stopped() and not heard:
                 wished = wished or time.monotonic()
                 heard = self.session.command(job, {"do": "stop"}) is not None
@@ -142,13 +142,14 @@ class Operator:
             silent = told.get("silent") if told else None
             # While a job starts or ends nobody in it listens, and only the beat of the owners' own processes tells.
             known = set(silent) if isinstance(silent, dict) else set(self.kit.owners) - self.session.connected()
-            self._name_silent(known)
+            self._name_silent(known | record.died)
             current = told.get("current") if told else None
             if isinstance(current, dict) and current:
                 status = Status.read(current)
                 self._show(status)
                 self._call_back(job, status)
             time.sleep(LOOK_EVERY)
+        self._name_silent(self._silent | record.died)
 
     def _name_silent(self, silent: set[str]) -> None:
         """Say at once who gives no sign of life, and who does again."""

@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
@@ -43,6 +44,8 @@ from suture.runs.predicting import Predictions
 from suture.tables.predictions import Answers, frame_of, write_predictions
 
 log = logging.getLogger(__name__)
+MISFITS = (AttributeError, KeyError, IndexError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError)
+"""What becomes of a message of another type, or with other names or shapes inside, once it is used."""
 TERMS = "terms.json"
 PREDICTIONS, FINISHED = "predictions.csv", "finished.json"
 
@@ -210,7 +213,7 @@ class RunAtOwner(Generic[S]):
             raise Refused("no model was handed over or retained", Code.MALFORMED)
         self._save(self.folder / MODELS, model)
         clients = Clients(graph, self.state_before(number + 1), self._rng("peek"), task)
-        with torch.no_grad():
+        with fitting("a model"), torch.no_grad():
             seen = method.seen(clients, training=False)
             predicted = method.predict(seen, model, task)
         card = self.agreed.card
@@ -238,7 +241,7 @@ class RunAtOwner(Generic[S]):
     def _model(self, number: int, body: bytes) -> Model:
         deployed = self._message(EVALUATION_STEP, body)
         clients = Clients(self.agreed.graph, self.state_before(number + 1), self._rng("peek"), self.agreed.task)
-        with torch.no_grad():
+        with fitting("a model"), torch.no_grad():
             return self.agreed.method.assemble(clients, deployed)
 
     def _save(self, path: Path, model: Model) -> None:
@@ -267,13 +270,19 @@ class RunAtOwner(Generic[S]):
     def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams, round: int = 0) -> tuple[S, Message]:
         new: S
         reply: Message
-        try:
+        with fitting(step.__name__):
             new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
-        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError) as error:
-            # Of the right type, but with other names or shapes inside. The error's text may quote data: it stays here.
-            log.exception("%s could not be carried out", step.__name__)
-            told = f"what came with {step.__name__} does not fit it ({type(error).__name__}); see the owner's log"
-            raise Refused(told, Code.MALFORMED) from error
         reply = self.agreed.policy.told(reply)  # before it is checked: a loss that is not finite would tell by a refusal
         check_finite(reply)
         return new, reply
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Refuse what does not fit, once that shows. The error's text may quote data: it stays here."""
+    try:
+        yield
+    except MISFITS as error:
+        log.exception("%s could not be carried out", what)
+        told = f"what came with {what} does not fit it ({type(error).__name__}); see the owner's log"
+        raise Refused(told, Code.MALFORMED) from error

@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 STEPS = 120
+GRAVITY = 2.5
+"""Of the middle, as a linear force. All nodes together push one at distance d away by 1/d, so what has no links to the rest
+stays at about 1/sqrt(GRAVITY), beside the others instead of where it makes them small."""
 Floats = NDArray[np.float64]
 
 
@@ -31,9 +34,7 @@ def placed(owner_S: tuple[int, ...], edges: tuple[tuple[int, int], ...], steps: 
         across, along = (place[:, None, axis] - place[None, :, axis] for axis in (0, 1))
         squared = across**2 + along**2 + np.float32(1e-9)
         force = ideal**2 / squared - pull * np.sqrt(squared) / ideal
-        moved = np.stack([(across * force).sum(1), (along * force).sum(1)], 1) - 0.6 * ideal * (place - 0.5) / (
-            np.abs(place - 0.5).max() + 1e-9
-        )
+        moved = np.stack([(across * force).sum(1), (along * force).sum(1)], 1) - GRAVITY * (place - 0.5)
         length = np.sqrt((moved**2).sum(1, keepdims=True)) + 1e-9
         place = place + moved / length * np.minimum(length, 0.1 * (1 - step / steps))
     low, high = np.quantile(place, 0.005, axis=0), np.quantile(place, 0.995, axis=0)

@@ -47,8 +47,13 @@ def neighbours(gathered: Gathered) -> Figure | None:
     made = max((_number(row[2]) for row in rows if row[4]), default=0)
     rows_of = [_named(number, MOST_SUPPOSED) for number in range(made + 1)]
     rows = [row for row in rows if row[2] in rows_of]
-    x = category("lost", "neighbours that a node lost", axis={"labelAngle": 0}, scale={"domain": columns_of})
-    y = category("said", "supposed by the generator", scale={"domain": rows_of[::-1]})
+    x = category(
+        "lost",
+        "neighbours that a node lost",
+        axis={"labelAngle": 0, "labelOverlap": True, "labelSeparation": 4},
+        scale={"domain": columns_of},
+    )
+    y = category("said", "supposed", scale={"domain": rows_of[::-1]})
     hint = tips(lost="lost", said="supposed", share="% of such nodes|.1f", nodes="nodes")
     form = ".0f" if len(columns_of) <= 12 else None
     return Figure(

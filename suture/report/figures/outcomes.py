@@ -9,7 +9,7 @@ from typing import Any
 from suture.report import results
 from suture.report.figures.figure import Figure, category, columns, quantity, spec_of, tips
 from suture.report.records import Gathered
-from suture.report.theme import PAGE, Spec, method_scales
+from suture.report.theme import PAGE, Spec, method_scales, point_scales
 
 MOST_OWNERS = 40
 
@@ -22,7 +22,7 @@ def _rows_high(count: int) -> int:
     return max(120, 34 * count + 30)
 
 
-def _dot(gathered: Gathered) -> Spec:
+def _coloured(gathered: Gathered) -> Spec:
     return {"color": {**method_scales(gathered.methods)["color"], "legend": None}}
 
 
@@ -40,7 +40,7 @@ def scores(gathered: Gathered) -> Figure | None:
         return None
     y = category("method", None, axis={"ticks": False, "domain": False, "grid": False})
     x = quantity("low", gathered.score, scale={"zero": False, "padding": 12}, axis={"grid": True})
-    colour = _dot(gathered)
+    colour = _coloured(gathered)
     layers: list[Spec] = [
         {
             "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.45},
@@ -51,7 +51,7 @@ def scores(gathered: Gathered) -> Figure | None:
             "encoding": {
                 "x": quantity("mean", gathered.score),
                 "y": y,
-                **colour,
+                **point_scales(gathered.methods, legend=False),
                 "tooltip": tips(
                     method="method", mean="mean|.2f", low="mean - deviation|.2f", high="mean + deviation|.2f", seeds="seeds"
                 ),
@@ -109,7 +109,7 @@ def gains(gathered: Gathered) -> Figure | None:
                 "x": quantity("low", title, axis={"grid": True}),
                 "x2": {"field": "high"},
                 "y": y,
-                **_dot(gathered),
+                **_coloured(gathered),
             },
         },
         {
@@ -117,7 +117,7 @@ def gains(gathered: Gathered) -> Figure | None:
             "encoding": {
                 "x": quantity("mean", title),
                 "y": y,
-                **_dot(gathered),
+                **point_scales(gathered.methods, legend=False),
                 "tooltip": tips(
                     method="method",
                     mean="difference|+.2f",
@@ -158,7 +158,7 @@ def owners(gathered: Gathered) -> Figure | None:
     encoding = {
         "x": quantity("score", gathered.score, scale={"zero": False, "padding": 10}, axis={"grid": True}),
         "y": category("client", None, axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
-        **{"color": method_scales(gathered.methods)["color"]},
+        **point_scales(gathered.methods),
         "tooltip": tips(method="method", client="client", score="score|.2f", seeds="seeds"),
     }
     some = (
@@ -197,8 +197,6 @@ def cost(gathered: Gathered) -> Figure | None:
     )
     x["axis"] = {"format": "~g", "tickCount": 5, "grid": False}
     place = {"x": x, "y": quantity("score", gathered.score, scale={"zero": False, "padding": 20})}
-    colour = {"color": method_scales([row[0] for row in rows])["color"]}
-    colour["color"] = {**colour["color"], "legend": {"title": None, "symbolType": "circle", "symbolOpacity": 1}}
     hints = tips(method="method", megabytes="MB|.3~g", score="score|.2f", seconds="seconds|.1f")
     mark = {"type": "point", "filled": True, "size": 130, "opacity": 1}
     return Figure(
@@ -207,7 +205,7 @@ def cost(gathered: Gathered) -> Figure | None:
         "Traffic of one run in the mean over seeds, against the score; references that see the "
         "uncut graph send nothing and are left out.",
         "; ".join(f"{row[0]}: {row[1]:.3g} MB, {row[2]:.2f}" for row in rows) + ".",
-        spec_of("cost", mark=mark, encoding={**place, **colour, "tooltip": hints}),
+        spec_of("cost", mark=mark, encoding={**place, **point_scales([row[0] for row in rows]), "tooltip": hints}),
         {"cost": columns("method megabytes score seconds", rows)},
     )
 
@@ -227,7 +225,7 @@ def time(gathered: Gathered) -> Figure | None:
     encoding = {
         "x": quantity("seconds", "seconds of one run", axis={"grid": True}),
         "y": category("method", None, axis={"ticks": False, "domain": False, "grid": False}),
-        **_dot(gathered),
+        **_coloured(gathered),
         "tooltip": tips(method="method", seconds="mean|.2f", least="least|.2f", most="most|.2f", rounds="rounds|.0f"),
     }
     return Figure(

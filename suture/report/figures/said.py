@@ -11,7 +11,7 @@ from suture.report.figures.figure import Control, Figure, category, columns, qua
 from suture.report.figures.heat import heat_layers, square
 from suture.report.records import Gathered, RunRecord
 from suture.report.text import count
-from suture.report.theme import OWNERS, PAIRS, method_scales
+from suture.report.theme import OWNERS, PAIRS, point_scales
 from suture.report.trusting import table, text, wholes
 
 MOST_CLASSES = 25
@@ -82,7 +82,7 @@ def by_class(gathered: Gathered) -> Figure | None:
     encoding = {
         "x": quantity("f1", "F1 in %", scale={"zero": False, "padding": 10}, axis={"grid": True}),
         "y": category("label", "class", axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
-        "color": method_scales(gathered.methods)["color"],
+        **point_scales(gathered.methods),
         "tooltip": tips(method="method", label="class", f1="F1 in %|.1f", support="test nodes"),
     }
     return Figure(
