@@ -25,7 +25,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import safetensors.torch
 import torch
@@ -349,8 +349,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
     """Every metric of a finished run; None where owners keep theirs."""
     if not (path / EVALUATION).exists():
         return None
-    evaluation: Evaluation = read_json(path / EVALUATION, "evaluation")
-    return evaluation
+    return cast(Evaluation, read_json(path / EVALUATION, "evaluation"))
 
 
 def read_metrics(path: Path) -> list[Line]:
