@@ -11,7 +11,7 @@ import importlib.util
 import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,9 +186,11 @@ class Study:
 
         def hear(name: str, event: object) -> bool:
             match event:
-                case (int() as seed, Tick() as tick):
-                    self.watch(int(name), seed, tick)
-                    return self._is_hopeless(name, trials[name], tick)
+                case (int() as seed, Tick() as tick) if name not in self._given_up:
+                    hopeless = self._is_hopeless(name, trials[name], tick)
+                    # Of one that is given up this is the last that anybody hears.
+                    self.watch(int(name), seed, replace(tick, total=tick.done) if hopeless else tick)
+                    return hopeless
             return False
 
         def stopping() -> bool:
