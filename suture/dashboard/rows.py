@@ -330,7 +330,7 @@ def _live(told: Progress, about: _About, outcomes: Sequence[Outcome]) -> dict[st
     others = told.runs - len(outcomes) - 1
     if left is not None and others > 0:
         usual = _mean([one.seconds for one in outcomes]) or told.seconds / told.done * told.total
-        left += others * usual
+        left += others * usual / told.at_once
     waited = max(0.0, time.time() - told.time)
     return {
         "method": told.method,

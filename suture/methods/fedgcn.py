@@ -44,7 +44,7 @@ from suture.methods.link_sums import Sums, Together, added_up, joined, noisy_sum
 from suture.methods.links import Asked, Wanted, asked_of_all, known_to, own_among, places_among, wanted_by, within
 from suture.methods.stitching import shortened
 from suture.privacy.mechanisms import Mechanism, NoisyLinks
-from suture.settings import Count, NonNegative
+from suture.settings import Count, NonNegative, Search
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
     knows_links: ClassVar[bool] = True
     memory: ClassVar[type[Record]] = Known
 
-    hops: Literal[1, 2] = 2
+    hops: Annotated[Literal[1, 2], Search(choices=(1, 2))] = 2
     """1: sums over a node's neighbours; 2: also those of its foreign neighbours."""
     fewest: Count = 2
     """The fewest rows of an owner that it adds up for others; 1 sends single ones."""

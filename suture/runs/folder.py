@@ -118,9 +118,10 @@ class Asked:
         engine: str = EMBEDDED,
         sources: Sequence[Source] = (),
         recorded: bool = False,
+        threads: int | None = None,
     ) -> Asked:
-        """What is asked for in this process, with the threads it has."""
-        threads = torch.get_num_threads()
+        """What is asked for in this process, with the threads it has if none are given."""
+        threads = threads or torch.get_num_threads()
         used = [source for source in sources if source.kind != METHODS.what or source.name in methods]
         plugins = tuple(dataclasses.asdict(source) for source in used)
         return Asked(dataset, tuple(methods), tuple(seeds), own_module, threads, chunk, engine, plugins, recorded)

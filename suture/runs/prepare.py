@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -166,16 +166,21 @@ class Source:
         data: Data | None = None,
         *,
         manifest: Path | None = None,
+        manifests: Mapping[int, Path] | None = None,
         module: ModuleFactory | None = None,
         data_root: Path | None = None,
         device: str = "cpu",
     ) -> None:
+        """`manifest` has the cut of all seeds, `manifests` that of each; without either, graphs are cut by the protocol."""
         self.made, self.module, self.device = made, module, device
         begun = time.perf_counter()
         loaded = origin.load(made.dataset, data_root) if data is None else data
         self.graph = preprocess(loaded, made.protocol.preprocess)
         log.info("loaded %s: %d nodes, %.2f s", made.dataset, self.graph.num_nodes, time.perf_counter() - begun)
         self.given = load_manifest(manifest, self.graph) if manifest is not None else None
+        if manifests is not None:
+            self.cuts = {seed: load_manifest(path, self.graph) for seed, path in manifests.items()}
+            return
         seeds = () if self.given is not None else made.seeds
         self.cuts = {seed: self._cut(seed) for seed in each("partition", "cutting", seeds, "cuts", "seed {}".format)}
 

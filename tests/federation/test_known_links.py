@@ -1,4 +1,4 @@
-"""Stitching, FedGCN and shared moments between processes: each owner has its own file, and ends where one process does."""
+"""Stitching, moments and methods with messages of their own between processes: they end where one process does."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "more"),
+    ("method", "more", "steps"),
     [
-        ("fedavg", ("training.stitch=2", "training.moments=averaged")),
-        ("fedgcn", ("fedgcn.fewest=1", "training.moments=server")),
+        ("fedavg", ("training.stitch=2", "training.moments=averaged"), {"stitch_offer", "stitch_hear"}),
+        ("fedgcn", ("fedgcn.fewest=1", "training.moments=server"), {"post_sums", "post_around"}),
+        ("fedtad", ("fedtad.distil_epochs=1", "fedtad.pseudo_nodes=12"), {"tell_reliability", "local_update"}),
+        ("fedgta", (), {"local_update"}),
     ],
 )
-def test_between_processes_as_in_one(method: str, more: tuple[str, ...], tmp_path: Path) -> None:
+def test_between_processes_as_in_one(method: str, more: tuple[str, ...], steps: set[str], tmp_path: Path) -> None:
     made = planned(method, 3, *KNOWN, *more)
     ids = write_shards(made, tmp_path / "shards").clients.ids
     transport = Piped(tmp_path / "owners", ids, tmp_path / "shards")
@@ -49,7 +51,7 @@ def test_between_processes_as_in_one(method: str, more: tuple[str, ...], tmp_pat
             if isinstance(value, float | list):
                 assert_allclose(value, other[key], rtol=1e-4, atol=1e-4, err_msg=key)
     told = {line["step"] for line in map(json.loads, (tmp_path / "run" / "ledger.jsonl").read_text().splitlines())}
-    assert {"stitch_offer", "stitch_hear"} <= told or {"post_sums", "post_around"} <= told
+    assert steps <= told
 
 
 def test_an_owner_can_keep_predictions_and_addresses_at_home() -> None:

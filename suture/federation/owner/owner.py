@@ -73,7 +73,7 @@ class Owner:
     ) -> Owner:
         """Check the owner's files and write down where they are; the files themselves are not copied.
 
-        `plugins` are methods of its own, such as `fedgta.py:FedGTA`. Nobody else can add to them. `kit` is its start-up kit.
+        `plugins` are methods of its own, such as `fedamp.py:FedAMP`. Nobody else can add to them. `kit` is its start-up kit.
         """
         make_folder(home).chmod(0o700)
         read_holding(data)
