@@ -207,9 +207,8 @@ class RunFolder:
     ) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
-        for name, memory in memories.items():
-            if memory is not None:
-                save_record(self.path / name, memory)
+        for name, memory in ((name, one) for name, one in memories.items() if one is not None):
+            save_record(self.path / name, memory)
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
         save_models(self.path / MODELS, models, description)
         if evaluation is not None:
