@@ -8,20 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_hand import SGD, array, linear, piece, softmax
 from numpy.testing import assert_allclose
 
-from suture.core.message import Record
 from suture.core.trusted import let_in
 from suture.methods.fedavg import FedAvg
 from suture.plugins import load
-from suture.testing import MethodTests, small, small_world
+from suture.testing import MethodTests, small_world
 from suture.testing.world import run_to_end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPELLED = [f"{EXAMPLES / 'fedamp.py'}:FedAMP", f"{EXAMPLES / 'feddyn.py'}:FedDyn"]
 let_in(SPELLED)
 FedAMP, FedDyn = map(load, SPELLED)
-SGD = {"optimizer": "sgd", "lr": 0.5}
 
 
 class TestFedAMP(MethodTests):
@@ -39,40 +38,15 @@ def test_an_example_is_short_and_wraps_nothing(file: str) -> None:
     assert not any(f"def {box}(" in text for box in ("round", "local_update", "train", "evaluate", "plan"))
 
 
-def array(record: Record, path: str) -> np.ndarray:
-    return record.tensors()[path].double().numpy()
-
-
-def plain(kind: type, **training: object) -> object:
-    """A linear network without dropout, so that a round can be done by hand."""
-    method = small(kind, training={"rounds": 1, "local_epochs": 1, **training})
-    return dataclasses.replace(
-        method, model=dataclasses.replace(method.model, kind="mlp", layers=1, head=False, dropout=0.0)
-    )
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    power = np.exp(scores - scores.max(1, keepdims=True))
-    return power / power.sum(1, keepdims=True)
-
-
-def piece(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A client's features, labels, training rows and adjacency."""
-    graph = small_world().clients.select([name])
-    adjacency = np.zeros((graph.num_nodes, graph.num_nodes))
-    adjacency[graph.edge_index[0], graph.edge_index[1]] = 1
-    return graph.x.dense().double().numpy(), graph.y.numpy(), graph.train.nodes.numpy(), adjacency
-
-
 IDS = small_world().clients.ids
 
 
 def test_feddyn_that_is_not_held_is_fedavg_in_its_first_round() -> None:
     """Slopes are zero at first; what remains, alpha / 2 of a squared distance, vanishes with alpha."""
     world = small_world()
-    method = dataclasses.replace(plain(FedDyn, **SGD, local_epochs=3), alpha=1e-7)
+    method = dataclasses.replace(linear(FedDyn, **SGD, local_epochs=3), alpha=1e-7)
     mine = run_to_end(method, world.clients, world.task)
-    fedavg = run_to_end(plain(FedAvg, **SGD, local_epochs=3), world.clients, world.task)
+    fedavg = run_to_end(linear(FedAvg, **SGD, local_epochs=3), world.clients, world.task)
     # h / alpha is the mean of what clients went, so that the server's model went twice as far.
     start = method.initial_params(world.task)["layer1.weight"].double().numpy()
     went = array(fedavg.server, "params.layer1.weight") - start
@@ -82,7 +56,7 @@ def test_feddyn_that_is_not_held_is_fedavg_in_its_first_round() -> None:
 def test_two_rounds_of_feddyn_by_hand() -> None:
     """Algorithm 1 of the paper, with plain means."""
     lr, epochs, alpha = 0.5, 2, 0.3
-    method = plain(FedDyn, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
+    method = linear(FedDyn, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
     method = dataclasses.replace(method, alpha=alpha)
     world = small_world()
     start = method.initial_params(world.task)
@@ -115,7 +89,7 @@ def test_two_rounds_of_feddyn_by_hand() -> None:
 @pytest.mark.parametrize("sharpness", [0.0, 4.0])
 def test_a_round_of_fedamp_by_hand(sharpness: float) -> None:
     """From the trained models that clients keep, by line 3."""
-    method = dataclasses.replace(plain(FedAMP), sharpness=sharpness, own=0.3)
+    method = dataclasses.replace(linear(FedAMP), sharpness=sharpness, own=0.3)
     world = small_world()
     end = run_to_end(method, world.clients, world.task)
     paths = ("params.layer1.weight", "params.layer1.bias")

@@ -49,6 +49,8 @@ from suture.training.optimisers import Moments, fresh_moments, slopes, stepped
 
 LAYERED = ("gcn", "sage", "gat", "mlp")
 """Networks of which the server can ask what they make of features that it is still changing."""
+SOFTER = 0.01
+"""What the server's losses are multiplied with: Adam's epsilon is then 1e-6 of a slope, and rounding makes no step."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class FedTad(ModelAveraging[Distilling, Kept]):
 
     def steps_of_adam(self) -> TrainingSettings:
         """How the server steps."""
-        return TrainingSettings(lr=self.distil_rate, weight_decay=self.training.weight_decay)
+        return TrainingSettings(lr=self.distil_rate, weight_decay=SOFTER * self.training.weight_decay)
 
     @step
     def tell_reliability(self, clients: Clients[Kept], message: Nothing) -> tuple[Kept, Reliability]:
@@ -167,7 +169,9 @@ class FedTad(ModelAveraging[Distilling, Kept]):
         params, moments = server.params, map_tree(lambda value: value.to(device), server.taught_moments)
         for _ in range(self.generator_steps):
             leaves = map_tree(lambda value: value.detach().requires_grad_(), made)
-            made, made_moments = stepped(leaves, slopes(lesson.generator_loss(leaves, params), leaves), made_moments, adam)
+            made, made_moments = stepped(
+                leaves, slopes(SOFTER * lesson.generator_loss(leaves, params), leaves), made_moments, adam
+            )
         with torch.no_grad():
             x = generated(made, noise, lesson.label)
             said = lesson.said_by_clients(x)
@@ -175,7 +179,7 @@ class FedTad(ModelAveraging[Distilling, Kept]):
         for _ in range(self.model_steps):
             leaves = map_tree(lambda value: value.detach().requires_grad_(), params)
             apart = lesson.apart(x, leaves, said)
-            params, moments = stepped(leaves, slopes(apart, leaves), moments, adam)
+            params, moments = stepped(leaves, slopes(SOFTER * apart, leaves), moments, adam)
         kept = replace(server, params=params, made=made, made_moments=made_moments, taught_moments=moments)
         return kept, float(apart.detach())
 

@@ -27,9 +27,8 @@ def class_reliability(graph: GraphBatch, classes: int, walks: int) -> Tensor:
     # A node is like itself, be it that it has no features at all.
     total_N = torch.ones(graph.num_nodes, device=graph.device)
     for some in torch.split(torch.arange(source.numel(), device=graph.device), ROWS_AT_ONCE):
-        here, there = (_embedding(graph, topology_NS, ends[some]) for ends in (source, target))
-        alike = F.cosine_similarity(here, there, dim=1)
-        total_N.index_add_(0, target[some], alike)
+        here, there = (_embedding(graph, topology_NS, ends[some]) for ends in (target, source))
+        total_N.index_add_(0, target[some], F.cosine_similarity(here, there, dim=1))
     count_N = 1 + torch.bincount(target, minlength=graph.num_nodes)
     nodes = graph.train.nodes
     cell = graph.segments.client[nodes] * classes + graph.y[nodes]
