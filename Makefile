@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or give its path with PYTHON=..." >&2; exit 2; }
 	@"$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables,report,dashboard]'
+	@$(PIP) install -c constraints.txt -e '.[dev,federation,index,tables,report,dashboard,tune]'
 	@touch $@
 
 $(DOCS_READY): $(READY)
@@ -50,6 +50,7 @@ test-browser: $(READY)  ## reports and the dashboard in a real browser; installs
 	$(BIN)/python -m pytest -m browser tests/browser
 
 test-slow: $(READY) $(DOCS_READY)  ## the tests that take minutes
+	@$(PIP) install -c constraints.txt -e '.[ray]'
 	$(BIN)/python -m pytest -m slow
 
 test-trackers: $(READY) $(TRACKERS_READY)  ## runs as TensorBoard, MLflow and Weights & Biases read them back

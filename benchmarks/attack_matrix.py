@@ -35,14 +35,24 @@ PAGE, STORE = ROOT / "docs" / "privacy.md", ROOT / "docs" / "data" / "attacks.js
 BEGIN, END = "<!-- attack matrix -->", "<!-- end of attack matrix -->"
 SHORT = ["rounds=30", "evaluation.every=10"]
 MENDED = ["fedsage_plus.generator_epochs=100"]
+KNOWN, ONE = ["partition.boundary=both"], ["fedgcn.fewest=1"]
 SILENT = ("local", "locsage", "locsage_plus", "local_gnnk")
 """Methods whose clients send no more than counts and losses."""
 BESIDE: dict[str, dict[str, list[str]]] = {
-    "fedavg": {"DP-SGD": ["training.batch_size=32", "training.dp_sigma=2", "rounds=10"]},
+    "fedavg": {
+        "DP-SGD": ["training.batch_size=32", "training.dp_sigma=2", "rounds=10"],
+        "stitch=2": [*KNOWN, "training.stitch=2"],
+        "stitch=2, sigma=0.1": [*KNOWN, "training.stitch=2", "training.stitch_sigma=0.1"],
+    },
     "fedsage_plus": {"": MENDED, "answers=exact": [*MENDED, "fedsage_plus.answers=exact"]},
     "feddep": {"as_published": ["feddep.as_published=true"]},
     "fedggr": {"codes=nodes": ["fedggr.codes=nodes"]},
     "fedproto": {"told=counts": ["fedproto.told=counts"]},
+    "fedgcn": {
+        "": KNOWN,
+        "fewest=1": [*KNOWN, *ONE],
+        "fewest=1, sigma=0.1": [*KNOWN, *ONE, "fedgcn.clip=1", "fedgcn.sigma=0.1"],
+    },
 }
 """Of methods that come in several forms: what each is called, and what is set for it; "" is the default."""
 
@@ -99,7 +109,7 @@ def shown(cell: dict[str, Any] | None, attack: str) -> str:
     most = max(found, key=lambda one: one["measured"]["low"])
     best = most["measured"]
     text = f"{best['success']:.2f} ({best['guess']:.2f})"
-    if best["exact"] and attack in ("rows", "codes", "gradients"):
+    if best["exact"] and attack in ("rows", "codes", "gradients", "sums"):
         text += f", {best['exact'][0]} of {best['exact'][1]}"
     text = f"**{text}**" if best["low"] > 0 else text
     return f"{text}, cut at {most['tried'][0]} of {most['tried'][1]} {most['tried'][2]}" if most["cut"] else text

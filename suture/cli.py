@@ -20,6 +20,7 @@ from suture.commands import (
     assess_cli,
     attack_cli,
     audit_cli,
+    bench_cli,
     dashboard_cli,
     demo_cli,
     importing,
@@ -86,6 +87,7 @@ def suture(
     "suture compare --dataset cora --clients 5",
     "suture compare --data graph",
     "suture compare --methods local,fedavg --seeds 0,1 --json results.json",
+    "suture compare --jobs 2",
     "suture compare --protocol fedsage-louvain --dataset citeseer --set rounds=20 --dry-run",
 )
 def compare(
@@ -110,6 +112,9 @@ def compare(
     device: opt.Device = "cpu",
     chunk: opt.Chunk = 0,
     threads: opt.Threads = None,
+    jobs: opt.Jobs = 1,
+    on: opt.On = None,
+    commands: opt.Commands = None,
     engine: opt.Engine = None,
     record: opt.Record = False,
     track: opt.Track = None,
@@ -134,8 +139,8 @@ def compare(
         config=config,
         manifest=manifest,
     )
-    work = request.Work(data_root, out, json, device, chunk, threads, quiet, engine, record, tuple(track or ()), lines)
-    running.start(asked, work, dry_run)
+    how = (device, chunk, threads, quiet, engine, record, tuple(track or ()), lines, jobs, commands, on)
+    running.start(asked, request.Work(data_root, out, json, *how), dry_run)
 
 
 @command(
@@ -198,6 +203,8 @@ def resume(
     lines: opt.Lines = False,
     data_root: opt.DataRoot = None,
     device: opt.Device = "cpu",
+    jobs: opt.Jobs = 1,
+    on: opt.On = None,
     engine: opt.Engine = None,
     track: opt.Track = None,
     quiet: opt.Quiet = False,
@@ -210,8 +217,9 @@ def resume(
     """
     from suture.commands import request, running
 
-    tracked = tuple(track or ())
-    work = request.Work(data_root, None, json, device, quiet=quiet, engine=engine, track=tracked, lines=lines)
+    work = request.Work(
+        data_root, None, json, device, quiet=quiet, engine=engine, track=tuple(track or ()), lines=lines, jobs=jobs, on=on
+    )
     running.resume(path, work)
 
 
@@ -350,6 +358,7 @@ attack_cli.register(app)
 trust_cli.register(app)
 dashboard_cli.register(app)
 watch_cli.register(app)
+bench_cli.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

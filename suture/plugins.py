@@ -3,8 +3,8 @@
 At every door a thing is named in one of three ways:
 
     fedavg                    a name: what comes with Suture, and what installed packages offer as entry points
-    path/to/file.py:FedGTA    a file, and a name in it
-    package.module:FedGTA     a module that can be imported, and a name in it
+    path/to/file.py:FedAMP    a file, and a name in it
+    package.module:FedAMP     a module that can be imported, and a name in it
 
 In Python the thing itself will do. Entry points are those of the groups `suture.methods`, `suture.backbones`,
 `suture.metrics`, `suture.partitions`, `suture.datasets` and `suture.protocols`. What they lead to is imported when it is

@@ -12,6 +12,19 @@ from pydantic import Field
 
 from suture.plugins import Choice
 
+
+@dataclass(frozen=True)
+class Search:
+    """Where `suture tune` looks for a better value, beside the bounds of what it may be."""
+
+    low: float = 0.0
+    high: float = 1.0
+    log: bool = True
+    """Whether a factor counts, and not a difference."""
+    choices: tuple[str | int | float | bool, ...] = ()
+    """These values, and no range."""
+
+
 # A value's bounds are its type. `config.strict` checks them while a dataclass is built from a file, `check_fields` when it
 # has been built in Python.
 Whole = Annotated[int, Field(ge=0)]
@@ -84,6 +97,11 @@ class PartitionSettings:
     """Share of clients whose edges are hidden, at training and test time."""
     boundary: Literal["none", "one-side", "both"] = "none"
     """Who knows of a link that the cut loses, and the name of its foreign end: nobody, one of its two owners, or both."""
+    matching: Literal["auto", "open", "private"] = "auto"
+    """How owners who stitch find out who holds which foreign id: open, by comparing hashes of ids at the server; private, by
+    an exchange of blinded ids; auto: private between owners, open in one process."""
+    matching_pad: Whole = 0
+    """private: how many ids are asked for and held is told rounded up to a multiple of this; 0: exactly."""
     file: str = ""
     """file: path of the user's own assignment (one client name or number per line, or CSV node,client)."""
 
@@ -105,6 +123,8 @@ class SplitSettings:
     """Draw equally many training nodes of every class; of a small class all nodes train, and none is tested."""
     stratified: bool = False
     """Divide every class by these shares, so that a rare one trains, validates and tests."""
+    number: Annotated[int, Field(ge=-1)] = -1
+    """Which split is taken where given masks hold several, from 0; -1: that of the seed, the first one after the last."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,7 @@ class ModelSettings:
     """Message-passing layers (gprgnn, mlp, gap: linear layers)."""
     hidden: Count = 64
     """Width of every hidden layer."""
-    dropout: DroppedShare = 0.5
+    dropout: Annotated[DroppedShare, Search(0.0, 0.8, log=False)] = 0.5
     """Dropped share of hidden activations while training."""
     head: bool = False
     """A linear classifier after the last message-passing layer, which then also has width `hidden`."""
@@ -149,7 +169,7 @@ class TrainingSettings:
 
     rounds: Count = 100
     """Communication rounds."""
-    local_epochs: Count = 1
+    local_epochs: Annotated[Count, Search(1, 5, log=False)] = 1
     """Passes over a client's training nodes in one round."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """Local optimiser."""
@@ -161,7 +181,7 @@ class TrainingSettings:
     """focal: how much less."""
     class_weights: Literal["none", "balanced", "auto"] = "none"
     """balanced: a class weighs by 1 / its share of all owners' training nodes; auto: so where classes are uneven."""
-    lr: Positive = 0.01
+    lr: Annotated[Positive, Search(0.001, 0.1)] = 0.01
     """Local learning rate, in the first round."""
     schedule: Literal["constant", "cosine", "step"] = "constant"
     """The learning rate over the rounds; cosine: down to nothing after the last one; step: see schedule_step."""
@@ -171,7 +191,7 @@ class TrainingSettings:
     """step: what it is multiplied with."""
     clip: NonNegative = 0.0
     """The longest gradient a client steps along, over all it trains at once; 0: any. DP-SGD has dp_clip."""
-    weight_decay: NonNegative = 0.0
+    weight_decay: Annotated[NonNegative, Search(1e-6, 1e-2)] = 0.0
     """L2 coefficient added to the gradient; adamw: share of the learning rate by which weights shrink in a step."""
     batch_size: Whole = 0
     """Training nodes in one mini-batch; 0 trains on the full batch."""
@@ -255,3 +275,5 @@ class Protocol:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """One repetition per seed: partition, split, initial weights and all randomness follow from it."""
+    tuned: tuple[str, ...] = ()
+    """What `suture tune` found, a line for each method: `METHOD: KEY = VALUE, ... (by what)`; nothing else writes here."""

@@ -244,7 +244,7 @@ class Rows(Attack):
             hits, cosine = right(rows, truth)
             exact += hits.tolist()
             cosines += cosine.tolist()
-            guessed += _guess(scene, ears, truth, len(rows)).tolist()
+            guessed += guessed_rows(scene, ears, truth, len(rows)).tolist()
         if not exact and clock.cut and clock.over:
             raise NotTried(f"the time ran out before the first of {clock.planned} rows was found")
         if not exact:
@@ -272,7 +272,7 @@ def _reconstructed(found: list[Answer], features: int, programs: int, clock: Clo
     return np.array(rows).reshape(-1, features), space.gap, float(space.rank)
 
 
-def _guess(scene: Scene, heard: Heard, truth: Floats, count: int) -> Floats:
+def guessed_rows(scene: Scene, heard: Heard, truth: Floats, count: int) -> Floats:
     """The cosine of public rows, or of their mean if that is nearer, with the nearest true row."""
     public = scene.public(heard).x.dense().double().numpy()
     drawn = public[np.random.default_rng(0).integers(0, len(public), count)]

@@ -18,13 +18,14 @@ from suture.attacks.presence import Presence
 from suture.attacks.reidentification import Reidentification
 from suture.attacks.rows import Rows
 from suture.attacks.scenes import Scene
+from suture.attacks.sums import Sums
 from suture.attacks.words import Words
 from suture.core.storage import read_json, write_json
 from suture.errors import ConfigError, IntegrityError, unknown
 from suture.runs.folder import ATTACKS as FILE
 
 ATTACKS: Mapping[str, type[Attack]] = {
-    kind.name: kind for kind in (Rows, Words, Inversion, Codes, Links, Membership, Presence, Labels, Reidentification)
+    kind.name: kind for kind in (Rows, Words, Inversion, Codes, Sums, Links, Membership, Presence, Labels, Reidentification)
 }
 """By name, in the order they are tried."""
 Watch = Callable[[str, str, int, int, str], None]

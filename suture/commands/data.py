@@ -64,6 +64,8 @@ def show_info(name: str, root: Path | None) -> None:
         "cite": info.citation,
         "licence": info.licence,
     }
+    if info.splits:
+        rows["splits"] = f"{info.splits} given ones: --set split.scope=given, by seed or --set split.number=0"
     for number, raw in enumerate(info.raw):
         found = [root / raw.folder / file.path for file in raw.files if (root / raw.folder / file.path).is_file()]
         size = f", {byte_size(sum(file.stat().st_size for file in found))}" if found else ""

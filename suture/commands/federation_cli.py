@@ -41,7 +41,11 @@ def owner_start(
         ),
     ],
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What this owner accepts, in TOML  [default: every method]")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What this owner accepts, in TOML: methods, budgets, whose ids are matched  [default: every method]",
+        ),
     ] = None,
     plugins: opt.Plugins = None,
 ) -> None:

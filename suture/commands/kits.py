@@ -61,13 +61,13 @@ def show_ledger(path: Path, run: str | None) -> None:
     kit = engine().kits.Kit.read(path, "owner")
     from suture.commands import audit_logs
     from suture.federation.audit import AUDIT, read_audit
-    from suture.federation.wire.names import run_name
+    from suture.federation.wire.names import CENSUS, MATCHING, run_name
 
     if run is not None:
         run_name(run)
     runs = kit.path / HOME / "runs"
-    # A run's census is kept beside it, as RUN.census.
-    wanted = ["*"] if run is None else [f"{run}.census", run]
+    # What was exchanged before a run is kept beside it.
+    wanted = ["*"] if run is None else [f"{run}{CENSUS}", f"{run}{MATCHING}", run]
     found = [file for name in wanted for file in runs.glob(f"{name}/ledger.jsonl")]
     files = sorted(found, key=lambda file: file.stat().st_mtime)
     if run is not None and not files:

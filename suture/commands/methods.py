@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from suture.config.space import Spaces, spaces_of
 from suture.config.strict import in_words
 from suture.method import Method
 from suture.methods import DOOR, own_fields
@@ -44,14 +45,27 @@ def show_methods(name: str | None) -> None:
     screen.print()
     own, docs = own_fields(method), field_docs(method)
     fields = [field for field in dataclasses.fields(method) if field.name in own]
+    spaces = spaces_of(method, own)
     if not fields:
         screen.print("It has no hyper-parameters of its own; the protocol sets its model and training.")
+        _print_spaces(spaces)
         return
     table, kinds = console.grid("hyper-parameter", "may be", "default", "meaning"), in_words(method)
     for field in fields:
         table.add_row(field.name, kinds[field.name], str(field.default), docs.get(field.name, ""))
     screen.print(table)
     screen.print(f"\nSet one with: --set {method.name}.{fields[0].name}={fields[0].default}")
+    _print_spaces(spaces)
+
+
+def _print_spaces(spaces: Spaces) -> None:
+    """Where `suture tune` looks."""
+    screen = console.results()
+    table = console.grid("searched by suture tune", "in")
+    for key, space in spaces.items():
+        table.add_row(key, str(space))
+    screen.print()
+    screen.print(table)
 
 
 def _graphless(method: type[Method[Any, Any]]) -> str:

@@ -59,7 +59,24 @@ Device = Annotated[str, typer.Option(metavar="NAME", help="Where to compute: cpu
 Chunk = Annotated[
     int, typer.Option(metavar="N", min=0, help="Clients computed together, fewer take less memory; 0: automatic")
 ]
-Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Processor threads  [default: one per core]")]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Processor threads, of each job  [default: one per core, divided among jobs]"),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Runs computed side by side, each in a process of its own; 0: one per core  [default: 1]"
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(metavar="ray", help="Let Ray compute the runs: ray is this machine, ray://HOST:PORT a cluster"),
+]
+Commands = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Only write its runs to a file, a command a line, for Slurm or other machines"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print all values and the plan, do nothing")]
 Engine = Annotated[
     str | None,

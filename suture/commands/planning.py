@@ -37,6 +37,12 @@ class _About:
     graphless: bool = False
 
 
+def fitting_methods(made: Plan, data_root: Path | None) -> tuple[Plan, tuple[str, ...]]:
+    """The plan without methods that do not fit its graph, and a line on each; looks no further than `dry_run`."""
+    about = _about(made.dataset, made.protocol.partition.clients == 0, data_root)
+    return fitting(made, about.kind, about.graphless)
+
+
 def dry_run(made: Plan, out: Path, manifest: Path | None, data_root: Path | None = None) -> None:
     """Print the resolved configuration, the runs and their traffic."""
     about = _about(made.dataset, made.protocol.partition.clients == 0, data_root)

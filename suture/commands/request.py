@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,17 @@ class Work:
     """Trackers, as `--track` spells them."""
     lines: bool = False
     """Tell what is done as lines of JSON on stdout, and nothing else."""
+    jobs: int = 1
+    """Runs of a comparison side by side; 0: one for each core."""
+    commands: Path | None = None
+    """A file to write the runs of a comparison to, as commands, in place of carrying them out."""
+    on: str | None = None
+    """Where else than here the runs of a comparison are computed."""
+
+    @property
+    def at_once(self) -> int:
+        """How many runs are computed side by side."""
+        return self.jobs or max(1, len(os.sched_getaffinity(0)))
 
 
 def planned(request: Request) -> Plan:

@@ -15,10 +15,12 @@ from rich.text import Text
 
 from suture import api
 from suture.assessment.assess import read_assessment
+from suture.commands.listing import write_commands
 from suture.commands.planning import dry_run
 from suture.commands.request import Request, Work, planned, run_folder, use_device
 from suture.commands.stopping import Halt, Stopper
 from suture.commands.telling import Teller, telling
+from suture.core.forks import Died
 from suture.core.progress import work as working
 from suture.core.storage import disk_errors, make_folder, write_json
 from suture.errors import ConfigError, StorageError, SutureError
@@ -49,6 +51,9 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
     out = run_folder(made, work)
     if only_plan:
         dry_run(made, out, request.manifest, work.data_root)
+        return
+    if work.commands is not None:
+        write_commands(request, made, out, work, work.commands)
         return
     use_device(work)
     check_json_target(work.json, work.lines)
@@ -98,8 +103,11 @@ def supervised(out: Path, made: api.Plan, work: Work, engine: str, told: Teller)
                 work.record,
                 work.track,
                 told.note,
+                work.at_once,
+                work.threads,
+                work.on,
             )
-        except (Interrupted, StorageError, Halt) as stopped:
+        except (Interrupted, StorageError, Died, Halt) as stopped:
             begun = is_begun(out)
             if isinstance(stopped, Halt):
                 stopped = Interrupted("stopped at once" if begun else "stopped before the first round; nothing was kept")

@@ -15,9 +15,9 @@ def register(app: typer.Typer) -> None:
         app,
         "trust",
         "suture trust runs/from-a-colleague",
-        "suture trust fedgta.py:FedGTA",
+        "suture trust fedamp.py:FedAMP",
         "suture trust --list",
-        "suture trust --forget fedgta.py:FedGTA",
+        "suture trust --forget fedamp.py:FedAMP",
     )(trust)
 
 

@@ -67,6 +67,11 @@ def check_fields(instance: DataclassInstance, where: str) -> None:
             raise ConfigError(f"{key} must be of type {kind.__name__}, got {written(value)}")
 
 
+def schemas(cls: type[DataclassInstance]) -> dict[str, JsonSchemaValue]:
+    """What each field may hold, as a JSON schema; tables are left out."""
+    return {name: kind.json_schema() for name, kind in _kinds(cls).items() if isinstance(kind, TypeAdapter)}
+
+
 def in_words(cls: type[DataclassInstance]) -> dict[str, str]:
     """What each field may hold: `an integer >= 1`."""
     return {

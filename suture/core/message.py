@@ -47,6 +47,8 @@ class Kind(StrEnum):
     """Who is linked with whom, real or inferred."""
     ADDRESSES = "addresses"
     """Names by which owners speak of nodes that lie at others: to which of them there are links, but not from where."""
+    BLINDED = "blinded ids"
+    """Ids of nodes as points and tags under secret scalars (`suture.privacy.blinding`): only their number can be told."""
     PROTOTYPES = "prototypes"
     """Means of the embeddings of many nodes: of a class or a cluster."""
     SIGNATURES = "signatures"

@@ -121,6 +121,12 @@ class Work:
             listener(step)
 
 
+def tell(step: Step) -> None:
+    """Let everybody who listens here know of work that is done in another process."""
+    for listener in _LISTENERS.get():
+        listener(step)
+
+
 @contextmanager
 def work(kind: str, what: str, total: float | None = None, unit: str = "") -> Iterator[Work]:
     """Say that a piece of work is begun, how far it is, and that it has ended, whatever ended it."""

@@ -13,6 +13,9 @@ from torch import Tensor
 
 Tree = dict[str, Tensor]
 
+ROUNDING = 1e-6
+"""How far the mean of equal numbers, or a product done in another order, may be from what it should be."""
+
 
 def rows_of(tree: Tree) -> int:
     """K, the length of the client axis."""
@@ -80,6 +83,11 @@ def squared_distance(left: Tree, right: Tree) -> Tensor:
     """||left_k - right_k||^2 for each client, shape [K]."""
     parts = [(value - right[name]).reshape(value.shape[0], -1).square().sum(1) for name, value in left.items()]
     return torch.stack(parts).sum(0)
+
+
+def unless_rounded(value: Tensor, other: Tensor) -> Tensor:
+    """`other`, but where it differs from `value` by rounding only, `value`: Adam would make a whole step of that."""
+    return torch.where((other - value).abs() > ROUNDING, other, value)
 
 
 def take_rows(value: Tensor, index: Sequence[int]) -> Tensor:

@@ -1,6 +1,6 @@
 """Code that is spelled, not installed, and who let it in.
 
-A spelling such as `fedgta.py:FedGTA` may stand in a file that somebody was handed: a run folder, a protocol. Such a file
+A spelling such as `fedamp.py:FedAMP` may stand in a file that somebody was handed: a run folder, a protocol. Such a file
 must not run code, so only code that this user let in is run: by naming it (on the command line, in Python), or with
 `suture trust`. What was let in is kept in a file of the user, by its spelling and SHA-256; other content is other code.
 

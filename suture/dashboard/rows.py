@@ -301,8 +301,8 @@ def _standing(folder: Path, alive: bool, told: Progress | None) -> tuple[Standin
     """Of what is not finished."""
     if alive:
         if told is None or told.state != State.RUNNING:
-            waiting = told.remarks[-1] if told is not None and told.remarks else "loading data and cutting the graph"
-            return Standing.STARTING, waiting
+            first = "owners read their graphs" if (folder / ORDER).exists() else "loading data and cutting the graph"
+            return Standing.STARTING, told.remarks[-1] if told is not None and told.remarks else first
         lost = "; ".join(f"{owner} {why}" for owner, why in told.absent.items())
         return Standing.RUNNING, f"without {lost}" if lost else ""
     if (folder / STATUS).exists() and not (folder / JOB).exists():  # the coordinator's own folder
@@ -330,7 +330,7 @@ def _live(told: Progress, about: _About, outcomes: Sequence[Outcome]) -> dict[st
     others = told.runs - len(outcomes) - 1
     if left is not None and others > 0:
         usual = _mean([one.seconds for one in outcomes]) or told.seconds / told.done * told.total
-        left += others * usual
+        left += others * usual / told.at_once
     waited = max(0.0, time.time() - told.time)
     return {
         "method": told.method,

@@ -8,9 +8,9 @@ though nothing of what its holder knows about it. A `Boundary` says so, whatever
     an owner's own file     as `graph.shard` writes and reads them
 
 Nodes are spoken of by addresses: their number in the graph that was cut, or a hash of their id where owners imported their
-own tables, which is the same wherever the same id is. It is assumed that owners who mean the same node use the same id, and
-that they may tell which ids they have links to. Who holds which is found out by comparing addresses; a private way of doing
-so would put other addresses, known to the two owners of a link alone, in the place of these.
+own tables, which is the same wherever the same id is. It is assumed that owners who mean the same node use the same id. Who
+holds which is found out by comparing addresses, openly; or by private matching (`suture.methods.matching`), which puts other
+addresses in the place of these, known to the holder of a node and to those who have links to it alone.
 Legend: N nodes of all clients, B known links.
 """
 

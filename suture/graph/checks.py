@@ -288,9 +288,13 @@ def _weight(data: Data, edges: int, notes: list[str]) -> Tensor | None:
 
 def _node_values(name: str, value: object, nodes: int, wanted: torch.dtype) -> Tensor:
     tensor = tensor_of(value, f"data.{name}")
-    if tensor.shape != (nodes,) or tensor.is_floating_point() or (wanted == torch.bool) != (tensor.dtype == torch.bool):
-        several = f"; one of its columns is data.{name}[:, 0]" if tensor.dim() == 2 and tensor.shape[0] == nodes else ""
-        raise DataError(f"data.{name} must be {wanted} of shape [{nodes}], got {tensor.dtype} {list(tensor.shape)}{several}")
+    # Masks may hold several splits, a column each.
+    fits = tensor.shape == (nodes,) or (name in MASKS and tensor.dim() == 2 and tensor.shape[0] == nodes and tensor.shape[1])
+    if not fits or tensor.is_floating_point() or (wanted == torch.bool) != (tensor.dtype == torch.bool):
+        or_columns = f" or [{nodes}, splits]" if name in MASKS else ""
+        raise DataError(
+            f"data.{name} must be {wanted} of shape [{nodes}]{or_columns}, got {tensor.dtype} {list(tensor.shape)}"
+        )
     return tensor.to(wanted)
 
 

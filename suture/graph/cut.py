@@ -78,6 +78,14 @@ def save_manifest(cut: Cut, path: Path) -> str:
     return digest
 
 
+def same_cut(one: Cut, other: Cut) -> bool:
+    """Whether the same nodes of the same graph are whose, and do what, wherever and by whatever it was cut."""
+    if one is other:
+        return True
+    ours, theirs = _to_content(one), _to_content(other)
+    return all(ours[key] == theirs[key] for key in ("fingerprint", "nodes", "roles", "clients"))
+
+
 def load_manifest(path: Path, data: Data | None = None) -> Cut:
     """Reads a cut back and checks it: its hash, its shape, and that it was made for `data` if given."""
     content = _verified(read_json(path, "manifest"), path)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce, subgraph
 
+from suture.errors import DataError
 from suture.graph.mirror import both_ways
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -119,6 +120,30 @@ def num_classes(data: Data) -> int:
     if data.y.is_floating_point():
         return int(data.y.shape[1]) if data.y.dim() == 2 else 1
     return max(len(data.get("class_names") or ()), int(data.y.max()) + 1)
+
+
+def splits_in(data: Data) -> int:
+    """How many splits the masks hold, a column each; 0: they hold one, without columns, or there are none."""
+    columns = {name: int(data[name].shape[1]) for name in MASKS if data.get(name) is not None and data[name].dim() == 2}
+    if len(set(columns.values())) > 1:
+        said = ", ".join(f"data.{name} {count}" for name, count in columns.items())
+        raise DataError(f"masks must hold equally many splits, a column each, got {said}")
+    return max(columns.values(), default=0)
+
+
+def refuse_several_splits(data: Data, what: str) -> None:
+    """For what can hold one split only."""
+    if splits_in(data):
+        raise DataError(f"{what} holds one split, and the masks hold {splits_in(data)}: give one column, such as mask[:, 0]")
+
+
+def single_split(data: Data, number: int) -> Data:
+    """The graph with one of its splits as its masks; a mask without columns is part of each."""
+    chosen = copy.copy(data)
+    for name in MASKS:
+        if data.get(name) is not None and data[name].dim() == 2:
+            chosen[name] = data[name][:, number].contiguous()
+    return chosen
 
 
 def labelled(data: Data) -> Tensor:

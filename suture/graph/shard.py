@@ -33,7 +33,7 @@ from suture.core.storage import write_atomically
 from suture.errors import DataError
 from suture.graph.batch import GraphBatch
 from suture.graph.checks import checked
-from suture.graph.data import MASKS, MOST_CLASSES, csr_from_parts, labelled, num_classes
+from suture.graph.data import MASKS, MOST_CLASSES, csr_from_parts, labelled, num_classes, refuse_several_splits
 
 FORMAT = "suture-shard/1"
 FORMAT_OF_WEIGHTS = "suture-shard/2"
@@ -165,6 +165,7 @@ def _from_npz(path: Path) -> Shard:
     known = ("x", "edge_index", "edge_weight", "y", "node_id", *MASKS)
     directed = bool(arrays.get("directed", torch.tensor(False)))
     data = _checked(Data(directed=directed, **{name: value for name, value in arrays.items() if name in known}))
+    refuse_several_splits(data, "an owner's file")
     roles = torch.zeros(int(data.num_nodes), dtype=torch.int8)
     for code, name in reversed(list(enumerate(MASKS, start=1))):
         roles[data[name]] = code

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from suture.errors import ConfigError, DataError, PartitionError, some_of, unknown
-from suture.graph.data import MASKS, labelled
+from suture.graph.data import MASKS, labelled, single_split, splits_in
 from suture.graph.partition import Partition, stream
 from suture.settings import SplitSettings
 
@@ -49,7 +49,7 @@ class Split:
 def given_masks(data: Data) -> tuple[str, ...]:
     """Names of the masks that mark any labelled node."""
     known = labelled(data)
-    return tuple(name for name in MASKS if data.get(name) is not None and bool((data[name] & known).any()))
+    return tuple(name for name in MASKS if data.get(name) is not None and bool(data[name][known].any()))
 
 
 def make_split(
@@ -63,6 +63,8 @@ def make_split(
     members, known = [nodes.numpy() for nodes in partition.members], labelled(data).numpy()
     masks = among_all if among_all is not None else [name for name in MASKS if data.get(name) is not None]
     notes: list[str] = []
+    if settings.scope in ("given", "auto"):
+        data = _of_several(data, settings.number, seed, notes)
     if settings.scope == "client" or (settings.scope == "auto" and not masks):
         client_roles = _drawn_inside(data, partition.ids, members, known, settings, seed)
         roles = _combined(int(data.num_nodes), members, client_roles)
@@ -78,6 +80,19 @@ def make_split(
         _check_roles(roles, known)
     notes += _notes(partition, roles, client_roles, known, settings, bool(masks))
     return Split(torch.from_numpy(roles), tuple(torch.from_numpy(part) for part in client_roles), tuple(notes))
+
+
+def _of_several(data: Data, number: int, seed: int, notes: list[str]) -> Data:
+    """The graph with one split, where its masks hold several."""
+    count = splits_in(data)
+    if number >= max(count, 1):
+        held = f"{count} splits, numbered from 0" if count else "one split"
+        raise ConfigError(f"split.number is {number}, but the given masks hold {held}; set a smaller one, or -1")
+    if not count:
+        return data
+    number = number if number >= 0 else seed % count
+    notes.append(f"of the {count} given splits, number {number} is used")
+    return single_split(data, number)
 
 
 def _drawn_inside(

@@ -13,10 +13,12 @@ from suture.core.trusted import let_in
 from suture.errors import ConfigError
 from suture.method import Method
 from suture.methods.census import Census
+from suture.methods.ditto import Ditto
 from suture.methods.fed_gnn import FedGnnReference
 from suture.methods.fed_gnnk import FedGnnk
 from suture.methods.fed_gnnmlp import FedGnnMlp
 from suture.methods.fed_mlp import FedMlp
+from suture.methods.fedala import FedAla
 from suture.methods.fedavg import FedAvg
 from suture.methods.feddep.method import FedDep
 from suture.methods.fedgcn import FedGcn
@@ -26,12 +28,15 @@ from suture.methods.fedgnn import FedGnn
 from suture.methods.fedgram.method import FedGram
 from suture.methods.fedgraph import FedGraph
 from suture.methods.fedgsl import FedGsl
+from suture.methods.fedgta import FedGta
 from suture.methods.fedper import FedPer
 from suture.methods.fedproto import FedProto
 from suture.methods.fedprox import FedProx
 from suture.methods.fedpub.method import FedPub
 from suture.methods.fedsage import FedSage
 from suture.methods.fedsage_plus.method import FedSagePlus
+from suture.methods.fedtad.method import FedTad
+from suture.methods.fgssl import Fgssl
 from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
 from suture.methods.globsage import GlobSage
@@ -39,6 +44,8 @@ from suture.methods.local import Local
 from suture.methods.local_gnnk import LocalGnnk
 from suture.methods.locsage import LocSage
 from suture.methods.locsage_plus import LocSagePlus
+from suture.methods.matching import Matching
+from suture.methods.moon import Moon
 from suture.methods.scaffold import Scaffold
 from suture.methods.uncut import Global
 from suture.plugins import Door, check_class
@@ -46,9 +53,9 @@ from suture.plugins import Door, check_class
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
     for method in (
-        *(Local, Global, FedAvg, FedProx, FedPer, Scaffold),
+        *(Local, Global, FedAvg, FedProx, FedPer, Scaffold, Ditto, Moon, FedAla),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
-        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto),
+        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto, FedGta, FedTad, Fgssl),
         *(FedDep, FedGraph, FedGsl, FedGcn, FedGram),
         *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )
@@ -56,7 +63,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
 
 _COMMON = {field.name for field in dataclasses.fields(Method)}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run", Census.name})
+RESERVED = frozenset({*SECTIONS, "methods", "seeds", "protocol", "dataset", "run", Census.name, Matching.name})
 """What stands where a method's name could stand, in files and in `--set`."""
 
 AnyMethod = type[Method[Any, Any]]

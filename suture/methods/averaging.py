@@ -45,7 +45,7 @@ from suture.methods.links import (
     sums_over_links,
     wanted_by,
 )
-from suture.methods.stitching import SMALLEST, probabilities, smoothed, told_rows
+from suture.methods.stitching import SMALLEST, heard_by, longest_heard, probabilities, shortened, smoothed, told_rows
 from suture.nn.backbones import GAP
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisyRows, NoisySums
 from suture.settings import TrainingSettings
@@ -267,13 +267,16 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     @step
     def stitch_hear(self, clients: Clients[S], heard: Heard) -> tuple[S, Nothing]:
         """What others predict of the foreign ends."""
+        if self.training.stitch_sigma > 0:
+            near = shortened(heard.rows.values, longest_heard(self.training.stitch_sigma))
+            heard = replace(heard, rows=Rows(near, heard.rows.ptr))
         new, kept = sums_over_links(clients.graph, heard).unsqueeze(1), clients.state.stitch_heard
         joined = new if kept is None else torch.cat([kept.values, new], 1)
         return replace(clients.state, stitch_heard=Rows(joined, clients.graph.segments.ptr)), Nothing(clients.ids)
 
     def outputs(self, clients: Clients[S], model: Model) -> tuple[GraphBatch, Tensor]:
         """Also what was heard over known links."""
-        if getattr(clients.state, "stitch_heard", None) is None:
+        if heard_by(clients.state) is None:
             return super().outputs(clients, model)
         return clients.graph, self.stitched(clients, model).clamp_min(SMALLEST).log()
 
@@ -294,7 +297,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         if model.kind == GAP and model.gap_sigma > 0:
             used += (NoisySums(model.gap_hops, model.gap_sigma, model.gap_max_degree if model.gap_level == "node" else 0),)
         if training.stitch and training.stitch_sigma > 0:
-            used += (NoisyRows("stitch_offer", training.stitch_sigma),)
+            sigma = training.stitch_sigma
+            used += (NoisyRows("stitch_offer", sigma, training.stitch, training.stitch_share, longest_heard(sigma)),)
         return used
 
 

@@ -14,7 +14,13 @@ layer does. What the paper hides by homomorphic encryption is here
 
     fewest   an owner sends no sum of fewer of its rows than this: one alone is a row (21 % of Cora's nodes have one foreign
              neighbour). Rows of line 3 with fewer neighbours are not sent either
-    clip, sigma   rows are shortened to `clip`, and every number sent has noise N(0, (sigma clip)^2)
+    owners   v's owner gets no sum to which fewer owners contributed than this
+    together all owners answer line 1 for all nodes that anybody has links to, with zeros where they have none: then the sum
+             over owners is all that is needed, and secure aggregation hides who contributed what
+    clip, sigma   rows are shortened to `clip`, and every number sent has noise N(0, (sigma clip)^2). In line 3 the noise is
+             on the owner's own part of a_v, shortened to `clip` too; the others' part had its noise in line 1
+
+What noise is worth is accounted for at the level of links and of nodes (`suture.privacy.mechanisms.NoisyLinks`).
 
 It trains a GCN whatever network the protocol prescribes. Links count alike. Owners who have links to a node that nobody
 answers for hear nothing of it.
@@ -29,24 +35,16 @@ import torch
 from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix, segments_of
-from suture.core.message import Kind, Message, Nothing, Record, Rows
-from suture.core.streams import Streams
+from suture.core.message import Nothing, Record, Rows
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.method import Clients, Cohort, Mends, Phase, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
+from suture.methods.link_sums import Sums, Together, added_up, joined, noisy_sums
 from suture.methods.links import Asked, Wanted, asked_of_all, known_to, own_among, places_among, wanted_by, within
-from suture.privacy.mechanisms import Mechanism, NoisyRows, noise_rows, secret_sums
-from suture.settings import Count, NonNegative
-
-
-@dataclass(frozen=True)
-class Sums(Message):
-    """Rows [B, F] of summed features under addresses; and of how many nodes they are, or (line 3) d, float [B]."""
-
-    addresses: Annotated[Rows, Kind.ADDRESSES]
-    rows: Annotated[Rows, Kind.FEATURES]
-    counts: Annotated[Rows, Kind.COUNTS]
+from suture.methods.stitching import shortened
+from suture.privacy.mechanisms import Mechanism, NoisyLinks
+from suture.settings import Count, NonNegative, Search
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,13 @@ class Aggregated(Kept):
 
 @dataclass(frozen=True)
 class Known(Record):
-    """The same, for predicting when the run is over."""
+    """The same, for predicting when the run is over; `heard` are rows of `around` again, one for every known link.
+
+    Links stay in the order of the graph, whatever their foreign ends were called in the run.
+    """
 
     foreign: Rows | None
-    around: Rows | None
+    heard: Rows | None
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,19 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
     name: ClassVar[str] = "fedgcn"
     summary: ClassVar[str] = "FedAvg of a GCN on features that owners summed over known links before training"
     paper: ClassVar[str] = "Yao et al., NeurIPS 2023"
-    sums: ClassVar[tuple[str, ...]] = ("local_update",)
+    sums: ClassVar[tuple[str, ...]] = ("local_update", "post_together")
     mends: ClassVar[Mends] = "known"
     knows_links: ClassVar[bool] = True
     memory: ClassVar[type[Record]] = Known
 
-    hops: Literal[1, 2] = 2
+    hops: Annotated[Literal[1, 2], Search(choices=(1, 2))] = 2
     """1: sums over a node's neighbours; 2: also those of its foreign neighbours."""
     fewest: Count = 2
     """The fewest rows of an owner that it adds up for others; 1 sends single ones."""
+    owners: Count = 1
+    """The fewest owners that contribute to a sum which a node's owner gets."""
+    together: bool = False
+    """All owners answer for all addresses, so that --secure hides who contributed what; costs as many rows each."""
     clip: NonNegative = 0.0
     """The longest row that is summed; 0: any."""
     sigma: NonNegative = 0.0
@@ -93,6 +98,8 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         super().__post_init__()
         if self.sigma > 0 and self.clip == 0:
             raise ConfigError("fedgcn.sigma is a multiple of fedgcn.clip, which is 0: set fedgcn.clip to the longest row")
+        if self.together and self.training.aggregation != "mean":
+            raise ConfigError("fedgcn.together needs plain sums; set training.aggregation=mean, or fedgcn.together=false")
         if self.model.layers < 2:
             raise ConfigError(
                 "fedgcn puts sums over neighbours in the place of what the first layer of a GCN hears, and trains those "
@@ -113,8 +120,8 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Noise on sums, besides that of training."""
-        steps = ("post_sums", "post_around")[: self.hops] if self.sigma > 0 else ()
-        return (*super().mechanisms(), *(NoisyRows(name, self.sigma, "one neighbour's row in one sum") for name in steps))
+        steps = ("post_together" if self.together else "post_sums", "post_around")[: self.hops]
+        return (*super().mechanisms(), *((NoisyLinks(steps, self.sigma),) if self.sigma > 0 else ()))
 
     # Lines 1 to 3
 
@@ -126,7 +133,12 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         """Lines 1 to 3 on the server."""
         nobody = Nothing(cohort.ids)
         boxes = cohort.ask(self.own_boxes, nobody)
-        cohort.ask(self.take_sums, added_up(boxes, cohort.ask(self.post_sums, nobody)))
+        if self.together:
+            asked = asked_of_all(boxes)
+            sums = added_up(boxes, joined(asked, cohort.ask(self.post_together, asked), self.owners))
+        else:
+            sums = added_up(boxes, cohort.ask(self.post_sums, nobody), owners=self.owners)
+        cohort.ask(self.take_sums, sums)
         if self.hops == 2:
             wanted = cohort.ask(self.foreign_ends, nobody)
             offered = cohort.ask(self.post_around, asked_of_all(wanted))
@@ -154,6 +166,22 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         one = torch.ones_like(known.node, dtype=torch.float32)
         listed = SparseMatrix.from_coo(place, known.node, one, (wanted.values.numel(), graph.num_nodes))
         return clients.state, self.told(clients, listed, self.scaled_rows(graph), wanted, listed.rowptr.diff())
+
+    @step
+    def post_together(self, clients: Clients[Aggregated], asked: Asked) -> tuple[Aggregated, Together]:
+        """Line 1, for everybody's addresses."""
+        state, sums = self.post_sums(clients, Nothing(clients.ids))
+        count = len(clients.ids)
+        listed = asked.addresses.values.view(count, -1)
+        rows = sums.rows.values.new_zeros(count, listed.shape[1], sums.rows.values.shape[1])
+        parts = rows.new_zeros(count, listed.shape[1])
+        owner = Segments(sums.addresses.ptr).client
+        for k in range(count):
+            address = sums.addresses.values[owner == k].contiguous()
+            at = torch.searchsorted(listed[k].contiguous(), address).clamp_max(max(listed.shape[1] - 1, 0))
+            there = listed[k][at] == address if listed.shape[1] else torch.zeros_like(address, dtype=torch.bool)
+            rows[k, at[there]], parts[k, at[there]] = sums.rows.values[owner == k][there], 1.0
+        return state, Together(clients.ids, rows, parts, rows.new_ones(count))
 
     @step
     def take_sums(self, clients: Clients[Aggregated], heard: Sums) -> tuple[Aggregated, Nothing]:
@@ -185,8 +213,15 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         each, one = torch.arange(nodes.numel() + 1, device=nodes.device), torch.ones_like(d[nodes])
         listed = SparseMatrix(each, nodes, one, graph.num_nodes)
         addresses = Rows(known_to(graph).address[nodes], segments_of(owner, len(clients.ids)).ptr)
-        rows = self.aggregated(graph, clients.state)
-        return clients.state, self.told(clients, listed, rows, addresses, d[nodes])
+        if self.sigma == 0:
+            return clients.state, self.told(
+                clients, listed, self.aggregated(graph, clients.state.foreign), addresses, d[nodes]
+            )
+        mine = shortened(self.aggregated(graph, None), self.clip)
+        heard = torch.zeros_like(mine) if clients.state.foreign is None else clients.state.foreign.values[:, :-1]
+        sums = self.told(clients, listed, mine, addresses, d[nodes])
+        kept = heard[nodes[d[nodes] >= self.fewest]] / sums.counts.values.sqrt().unsqueeze(1)
+        return clients.state, replace(sums, rows=Rows(sums.rows.values + kept, sums.rows.ptr))
 
     @step
     def take_around(self, clients: Clients[Aggregated], heard: Sums) -> tuple[Aggregated, Nothing]:
@@ -214,47 +249,60 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         """x_u / sqrt(d_u), shortened to `clip` first, [N, F]."""
         x = graph.x.dense()
         if self.clip > 0:
-            x = x * (self.clip / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1)
+            x = shortened(x, self.clip)
         return x / self.degrees(graph).sqrt().unsqueeze(1)
 
-    def aggregated(self, graph: GraphBatch, state: Aggregated | Known) -> Tensor:
+    def aggregated(self, graph: GraphBatch, foreign: Rows | None) -> Tensor:
         """a, [N, F]."""
         own = self.scaled_rows(graph)
         total = own + graph.neighbours.times(own)
-        if state.foreign is not None:
-            total = total + state.foreign.values[:, :-1]
+        if foreign is not None:
+            total = total + foreign.values[:, :-1]
         return total / self.degrees(graph).sqrt().unsqueeze(1)
 
     def seen(self, clients: Clients[Aggregated], training: bool) -> GraphBatch:
         """The graphs with what was heard: a in the place of A X, and foreign nodes for the other layers."""
-        graph, state = clients.graph, clients.state
-        if state.foreign is None:
+        graph, foreign, around = clients.graph, clients.state.foreign, clients.state.around
+        if foreign is None:
             return graph
-        key = (state.foreign.values, None if state.around is None else state.around.values)
-        return graph.once("fedgcn", key, lambda: self.completed(graph, state))
+        key = (foreign.values, None if around is None else around.values)
+        return graph.once("fedgcn", key, lambda: self.completed(graph, foreign, around))
 
     def remembered(self, clients: Clients[Aggregated]) -> Known:
         """What was heard of each node's neighbours."""
-        return Known(clients.ids, clients.state.foreign, clients.state.around)
+        graph, state, heard = clients.graph, clients.state, None
+        if state.around is not None:
+            owner = graph.segments.client[known_to(graph).node]
+            rows = state.around.values[places_among(graph, wanted_by(graph))]
+            heard = Rows(rows[torch.argsort(owner, stable=True)], segments_of(owner, len(clients.ids)).ptr)
+        return Known(clients.ids, state.foreign, heard)
 
     def recalled(self, clients: Clients[Known]) -> GraphBatch:
         """As in tests: nobody is asked again."""
-        return clients.graph if clients.state.foreign is None else self.completed(clients.graph, clients.state)
+        graph, state, around = clients.graph, clients.state, None
+        if state.foreign is None:
+            return graph
+        if state.heard is not None:
+            wanted, owner = wanted_by(graph), graph.segments.client[known_to(graph).node]
+            rows = state.heard.values.new_zeros(wanted.values.numel(), state.heard.values.shape[1])
+            rows[places_among(graph, wanted)[torch.argsort(owner, stable=True)]] = state.heard.values
+            around = Rows(rows, wanted.ptr)
+        return self.completed(graph, state.foreign, around)
 
-    def completed(self, graph: GraphBatch, state: Aggregated | Known) -> GraphBatch:
+    def completed(self, graph: GraphBatch, foreign: Rows, around: Rows | None) -> GraphBatch:
         """As `seen`, made once."""
-        a, d = self.aggregated(graph, state), self.degrees(graph)
-        if state.around is None:
+        a, d = self.aggregated(graph, foreign), self.degrees(graph)
+        if around is None:
             return with_input(graph, a, graph.gcn_operator)
         wanted, known = wanted_by(graph), known_to(graph)
         ptr = graph.segments.ptr + wanted.ptr
         own = torch.arange(graph.num_nodes, device=graph.device) + wanted.ptr[graph.segments.client]
-        around, total = state.around.values, int(ptr[-1])
-        ghost = torch.arange(around.shape[0], device=graph.device) + graph.segments.ptr[1:][Segments(wanted.ptr).client]
+        told, total = around.values, int(ptr[-1])
+        ghost = torch.arange(told.shape[0], device=graph.device) + graph.segments.ptr[1:][Segments(wanted.ptr).client]
         rows, degree = a.new_zeros(total, a.shape[1]), a.new_ones(total)
-        rows[own], rows[ghost] = a, around[:, :-1]
-        degree[own], degree[ghost] = d, around[:, -1].clamp_min(1)
-        heard = around[:, -1] > 0
+        rows[own], rows[ghost] = a, told[:, :-1]
+        degree[own], degree[ghost] = d, told[:, -1].clamp_min(1)
+        heard = told[:, -1] > 0
         place = places_among(graph, wanted)
         links = torch.stack([ghost[place], own[known.node]])[:, heard[place]]
         loops = torch.arange(total, device=graph.device)
@@ -262,31 +310,6 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         value = (degree[source] * degree[target]).rsqrt()
         operator = SparseMatrix.from_coo(target, source, value, (total, total))
         return with_input(_larger(graph, own, total, Segments(ptr), links), rows, operator)
-
-
-def added_up(boxes: Wanted, posted: Sums, *, mean: bool = False) -> Sums:
-    """What came for each address that somebody wants, zero where nothing did; of several holders of a node their mean."""
-    posted = posted.select(sorted(posted.ids))
-    wish, address = boxes.addresses.values.contiguous(), posted.addresses.values
-    held, place = torch.unique(address, return_inverse=True)
-    both = torch.cat([posted.rows.values, posted.counts.values.unsqueeze(1)], 1)
-    total = both.new_zeros(held.numel() + 1, both.shape[1]).index_add_(0, place, both)
-    if mean:
-        total[:-1] /= torch.bincount(place, minlength=held.numel()).unsqueeze(1)
-    at = torch.searchsorted(held, wish)
-    found = at < held.numel()
-    found[found.clone()] = held[at[found]] == wish[found]
-    rows = total[torch.where(found, at, held.numel())]
-    ptr = boxes.addresses.ptr
-    return Sums(boxes.ids, boxes.addresses, Rows(rows[:, :-1], ptr), Rows(rows[:, -1], ptr))
-
-
-def noisy_sums(listed: SparseMatrix, rows_NF: Tensor, segments: Segments, sigma: float, clip: float, rng: Streams) -> Tensor:
-    """Sums of rows no longer than `clip`, with noise; real owners draw it where nobody else can."""
-    if sigma > 0 and rng.secret is not None:
-        return secret_sums(listed, rows_NF / clip, sigma, rng.secret).mul_(clip)
-    out = listed.times(rows_NF)
-    return out + noise_rows(segments.ptr, out.shape[1], sigma * clip, rng) if sigma > 0 else out
 
 
 def with_input(graph: GraphBatch, rows_NF: Tensor, operator: SparseMatrix) -> GraphBatch:

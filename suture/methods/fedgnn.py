@@ -44,7 +44,7 @@ from suture.method import Clients, Cohort, Mends, Shared, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import DOOR as BACKBONES
 from suture.nn.backbones import Backbone
-from suture.settings import Count, NonNegative
+from suture.settings import Count, NonNegative, Search
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
 COSINES_AT_A_TIME = 1 << 24
@@ -100,7 +100,7 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
     memory: ClassVar[type[Record]] = Neighbours
     shares: ClassVar[tuple[Shared, ...]] = ("moments", "server")
 
-    threshold: float = 0.5
+    threshold: Annotated[float, Search(0.0, 1.0, log=False)] = 0.5
     """Cosine above which a node of another client becomes a neighbour; above 1 is FedAvg."""
     sigma: NonNegative = 0.0
     """Noise multiplier of DP-SGD in local training; 0 trains without noise."""
@@ -197,7 +197,7 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
 class ExpandingAtIntervals(Expanding[Counted, X], Generic[X]):
     """Every now and then, always with as many foreign neighbours."""
 
-    neighbours: Count = 5
+    neighbours: Annotated[Count, Search(1, 20)] = 5
     """Most foreign neighbours a node can have."""
     interval: Count = 1
     """Rounds from one exchange of embeddings to the next."""

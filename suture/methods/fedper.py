@@ -6,11 +6,11 @@ FedAvg on the base layers only: the last layers are trained with them but never 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from suture.method import Task
 from suture.methods.fedavg import FedAvg
-from suture.settings import Whole
+from suture.settings import Search, Whole
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class FedPer(FedAvg):
     paper: ClassVar[str] = "Arivazhagan et al., 2019"
     one_model: ClassVar[bool] = False
 
-    personal_layers: Whole = 1
+    personal_layers: Annotated[Whole, Search(1, 2, log=False)] = 1
     """How many of the last layers are personal (the head counts as one); 0 is FedAvg."""
 
     def shared_names(self, task: Task) -> list[str]:

@@ -43,7 +43,7 @@ from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
 from suture.method import Clients, Cohort, Task
 from suture.methods.averaging import SERVER, Averaging, Kept, Server, Trained, Up
-from suture.settings import Count, NonNegative
+from suture.settings import Count, NonNegative, Search
 from suture.training.batches import Batch, batches
 
 PROTOTYPES, COUNTS = "prototypes", "counts"
@@ -76,7 +76,7 @@ class FedProto(Averaging[Server, Kept, Prototypes, OwnPrototypes]):
     one_model: ClassVar[bool] = False
     targets: ClassVar[frozenset[TargetKind]] = frozenset({"class"})
 
-    proto_weight: NonNegative = 1.0
+    proto_weight: Annotated[NonNegative, Search(0.01, 10.0)] = 1.0
     """Lambda, the weight of the distance between local and global prototypes; 0 is Local."""
     told: Literal["classes", "counts"] = "classes"
     """classes: only whether a class is there, so that clients weigh alike; counts: how many training nodes, as published."""

@@ -10,7 +10,7 @@ so that local models stay near the global one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from suture.core.tree import Tree, squared_distance
 from suture.method import Clients
 from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
-from suture.settings import NonNegative
+from suture.settings import NonNegative, Search
 from suture.training.batches import Batch
 
 
@@ -30,7 +30,7 @@ class FedProx(FedAvg):
     summary: ClassVar[str] = "FedAvg whose clients are pulled towards the global model"
     paper: ClassVar[str] = "Li et al., MLSys 2020"
 
-    mu: NonNegative = 0.001
+    mu: Annotated[NonNegative, Search(1e-4, 1.0)] = 0.001
     """Weight of the proximal term; 0 is FedAvg."""
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:

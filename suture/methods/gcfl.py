@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from suture.core.tree import Tree, map_tree, mix, tile
 from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import Kept, ModelAveraging, Server, Up
 from suture.methods.personal import NEWCOMER, enrolled, looked_up, positions, written_over
-from suture.settings import NonNegative, Whole
+from suture.settings import NonNegative, Search, Whole
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Gcfl(ModelAveraging[Clusters, Kept]):
     one_model: ClassVar[bool] = False
     shares: ClassVar[tuple[Shared, ...]] = ("moments",)
 
-    eps1: NonNegative = 0.5
+    eps1: Annotated[NonNegative, Search(0.05, 1.0)] = 0.5
     """A cluster stands still if its mean update is shorter than this share of its longest; 0 never cuts."""
-    eps2: NonNegative = 0.01
+    eps2: Annotated[NonNegative, Search(0.005, 0.5)] = 0.01
     """A client moves if its update is longer than this share of its cluster's model."""
-    warm_up: Whole = 20
+    warm_up: Annotated[Whole, Search(5, 50)] = 20
     """Rounds before the first cut."""
 
     def init_server(self, task: Task) -> Clusters:

@@ -6,7 +6,8 @@
     4  the server hands every client the rows it wants; of several holders of a node their mean     Heard
 
 The server sees addresses and rows, and who wants what: that is what a cut tells it of the links between owners. See
-`suture.graph.boundary` for what an address is. Legend: W addresses a client wants, O nodes it offers, C numbers of a row.
+`suture.graph.boundary` for what an address is; after private matching it says nothing of an id.
+Legend: W addresses a client wants, O nodes it offers, C numbers of a row.
 """
 
 from __future__ import annotations

@@ -9,17 +9,20 @@ networks, ICLR 2021), across owners:
       2  Z_v <- a (Z_v + sum of Z over v's neighbours, own and foreign) / (1 + how many they are) + (1 - a) P_v
 
 with a, sigma and the temperature from training.stitch_share, stitch_sigma and stitch_temperature. Noisy rows are added up as
-they come: their noise has no bias, which bringing each back to probabilities would have. Of a neighbour that nobody offers
-nothing is heard. Links count alike, whatever they weigh. C numbers leave an owner for each such node and step.
+they come, but for extreme ones (`longest_heard`): their noise has no bias, which bringing each back to probabilities would
+have; what is told has length one at most. Of a neighbour that nobody offers nothing is heard.
+Links count alike, whatever they weigh. C numbers leave an owner for each such node and step.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from suture.core.kernels import SparseMatrix, segments_of
-from suture.core.message import Rows
+from suture.core.message import Record, Rows
 from suture.core.streams import Streams
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
@@ -27,6 +30,32 @@ from suture.privacy.mechanisms import noise_rows, secret_sums
 
 SMALLEST = 1e-12
 """Of a probability, so that it has a logarithm."""
+
+
+@dataclass(frozen=True)
+class Stitched(Record):
+    """What clients heard in every step, as `smoothed` takes it: kept for predicting when the run is over."""
+
+    heard: Rows
+
+
+def heard_by(state: Record) -> Rows | None:
+    """What clients heard so far; None: nothing, or nothing is heard by what they run."""
+    return getattr(state, "stitch_heard", None)
+
+
+def longest_heard(sigma: float) -> float:
+    """Noisy rows are shortened to this when they are heard: their own length is one at most, and noise seldom adds more.
+
+    Nothing else bounds what a link can do to what is told in the next step.
+    """
+    return 1 + 8 * sigma
+
+
+def shortened(rows_NC: Tensor, longest: float) -> Tensor:
+    """Rows no longer than this."""
+    length: Tensor = rows_NC.norm(dim=1, keepdim=True)
+    return rows_NC * (longest / length.clamp_min(SMALLEST)).clamp_max(1)
 
 
 def probabilities(graph: GraphBatch, out_NC: Tensor, temperature: float) -> Tensor:
@@ -51,6 +80,8 @@ def smoothed(graph: GraphBatch, probable_NC: Tensor, heard: Rows | None, share: 
 def told_rows(graph: GraphBatch, rows_NC: Tensor, nodes: Tensor, sigma: float, rng: Streams) -> Rows:
     """Line 1: the rows of these nodes with noise on them; real owners draw it where nobody else can."""
     segments = segments_of(graph.segments.client[nodes], len(graph.ids))
+    if sigma > 0:
+        rows_NC = shortened(rows_NC, 1.0)
     chosen = rows_NC[nodes]
     if sigma > 0 and rng.secret is not None:
         one_each = torch.arange(nodes.numel() + 1, device=nodes.device)

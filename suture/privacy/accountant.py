@@ -53,7 +53,15 @@ from suture.graph.batch import GraphBatch
 from suture.method import Method
 from suture.privacy.disclosure import Disclosure
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisyRows, NoisySums, SampledNeighbours
+from suture.privacy.mechanisms import (
+    DrawnEdges,
+    NoisyGradients,
+    NoisyLinks,
+    NoisyMeans,
+    NoisyRows,
+    NoisySums,
+    SampledNeighbours,
+)
 
 SLACK = 1e-5
 """delta' of the composition of NFDP, and the delta at which DP-SGD's epsilon is read off."""
@@ -235,7 +243,7 @@ class Guarantee:
 
     client: str
     mechanism: str
-    """DP-SGD, GAP, NFDP, Gaussian means or Gaussian rows."""
+    """DP-SGD, GAP, NFDP, Gaussian means, Gaussian rows or Gaussian sums."""
     hides: str
     bound: Bound
     """What counts: composed correctly, for the client's worst node."""
@@ -305,7 +313,8 @@ def account(
         found += [_sampling_guarantee(mechanism, client, times, delta) for mechanism in sampled]
         found += [_drawing_guarantee(m, client) for m in method.mechanisms() if isinstance(m, DrawnEdges)]
         found += [_means_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyMeans)]
-        found += [_rows_guarantee(m, client, times, delta) for m in method.mechanisms() if isinstance(m, NoisyRows)]
+        for used in (m for m in method.mechanisms() if isinstance(m, NoisyRows | NoisyLinks)):
+            found += _by_level(used, client, times, delta)
     return tuple(found)
 
 
@@ -360,9 +369,14 @@ def _means_guarantee(used: NoisyMeans, client: ClientFacts, times: Mapping[str, 
     return Guarantee(client.client, "Gaussian means", hides, exact, {"exact": exact})
 
 
-def _rows_guarantee(used: NoisyRows, client: ClientFacts, times: Mapping[str, int], delta: float) -> Guarantee:
-    exact = Bound(gaussian_epsilon(composed_mu(used.multiplier, times.get(used.step, 0)), delta), delta)
-    return Guarantee(client.client, "Gaussian rows", used.hides, exact, {"exact": exact}, uncovered=(Kind.ADDRESSES,))
+def _by_level(used: NoisyRows | NoisyLinks, client: ClientFacts, times: Mapping[str, int], delta: float) -> list[Guarantee]:
+    """What noise on what is told over links promises each thing that it hides."""
+    found = []
+    for level in used.levels(times, max(client.degrees, default=0)):
+        exact = Bound(gaussian_epsilon(level.mu, delta), delta)
+        beside = tuple(used.uncovered)
+        found.append(Guarantee(client.client, level.name, level.hides, exact, {"exact": exact}, uncovered=beside))
+    return found
 
 
 def worst_of(guarantees: Iterable[Guarantee]) -> Guarantee | None:

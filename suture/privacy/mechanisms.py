@@ -28,13 +28,15 @@ length it may then have: the account of sigma holds as it stands.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from suture.core.kernels import Segments, SparseMatrix
+from suture.core.message import Kind
 from suture.core.streams import Secret, Streams, unit
 from suture.core.tree import Tree, column
 from suture.errors import ConfigError
@@ -129,25 +131,97 @@ class NoisyMeans:
 
 
 @dataclass(frozen=True)
-class NoisyRows:
-    """A method's statement that rows of single nodes, or sums of a few, leave with Gaussian noise on every number.
+class Level:
+    """One thing that noise hides, and how far it moves all that is told, over the noise's deviation."""
 
-    Putting another in the place of one moves them by sqrt(2) at most: probabilities, or features no longer than one that are
-    divided by the square root of two neighbours or more.
-    """
+    name: str
+    hides: str
+    mu: float
+
+
+@dataclass(frozen=True)
+class NoisyRows:
+    """A method's statement that probabilities of single nodes, smoothed over links, leave with noise on every number."""
 
     step: str
     """The name of the step that sends them: one row of a node in each call."""
     sigma: float
-    hides: str = "the rows that were told of one node, not what they follow from"
+    times: int = 1
+    """How often a run asks for it."""
+    share: float = 1.0
+    """a: what neighbours' rows weigh in a step."""
+    longest: float = 1.0
+    """To which rows that were heard are shortened."""
+
+    uncovered: ClassVar[tuple[Kind, ...]] = (Kind.ADDRESSES,)
+
+    def levels(self, times: Mapping[str, int], degree: int) -> tuple[Level, ...]:
+        """What is hidden, of steps that were asked so often, where no node has more own neighbours."""
+        told = times.get(self.step, 0)
+        return (
+            Level("Gaussian rows", "the rows that were told of one node, not what they follow from", self.row_mu(told)),
+            Level("Gaussian rows, link", "one known link, in what was told of all nodes", self.link_mu(told, degree)),
+        )
+
+    def row_mu(self, told: int) -> float:
+        """How far apart so many rows told of one node can be: sqrt(2) in the first step, 2 in later ones; over sigma."""
+        return math.sqrt(max(0, 2 + 4 * (told - 1)) if told else 0) / self.sigma
+
+    def link_mu(self, told: int, degree: int) -> float:
+        """How far one known link moves all that was told in so many steps, by the most own neighbours of a node; over sigma.
+
+        Models do not hear known links, so the first step does not move. In each step a node's mean of n >= 2 rows in a ball
+        of radius `longest` gains or loses one: `longest` at most. What moved before is averaged over own neighbours, by a
+        matrix whose rows sum to one at most, and its columns to 1 / (1 + degree) + degree / 2.
+        """
+        columns, moved, squares = max(1.0, 1 / (1 + degree) + degree / 2), 0.0, 0.0
+        for _ in range(told):
+            squares += moved**2
+            moved = self.share * (math.sqrt(columns) * moved + self.longest)
+        return math.sqrt(squares) / self.sigma
+
+
+@dataclass(frozen=True)
+class NoisyLinks:
+    """A method's statement that sums of rows over links leave with Gaussian noise, given as a multiple of the longest.
+
+    With d_u one more than the number of u's neighbours, foreign ones too, and rows no longer than 1: u stands in the sums
+    of its k foreign neighbours with x_u / sqrt(d_u), and, in the second step, in those of its m own neighbours v that are
+    told, with x_u / sqrt(d_u d_v); what is told of u itself is shortened to 1. Numbers of links, and addresses, are told
+    without noise, and are taken as given. As d >= 2 for whoever has a neighbour and k + m < d,
+
+        one link is in one sum of the first step, 1 / sqrt(2) at most, or in two of the second, 1 / 2 each at most
+        one node changes the first step's sums by sqrt(k / d), the second's by sqrt(m / (2 d)), and its own by 1
+
+    Shortening is a projection, which moves no two rows apart.
+    """
+
+    steps: tuple[str, ...]
+    """The names of the one or two steps, each of which is carried out once."""
+    sigma: float
+
+    uncovered: ClassVar[tuple[Kind, ...]] = (Kind.ADDRESSES, Kind.COUNTS)
+
+    def levels(self, times: Mapping[str, int], degree: int) -> tuple[Level, ...]:
+        """What is hidden, of steps that were asked so often."""
+        often = math.sqrt(max(times.get(step, 0) for step in self.steps)) / self.sigma
+        return (
+            Level("Gaussian sums, link", "one link in sums of features", self.link * often),
+            Level("Gaussian sums, node", "one node's row, and its links, in sums of features", self.node * often),
+        )
 
     @property
-    def multiplier(self) -> float:
-        """Noise as a multiple of how far apart two rows can be."""
-        return self.sigma / math.sqrt(2)
+    def link(self) -> float:
+        """How far one link moves all of it, in L2."""
+        return math.sqrt(0.5)
+
+    @property
+    def node(self) -> float:
+        """How far one node moves all of it."""
+        return math.sqrt(len(self.steps))
 
 
-Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans | NoisyRows
+Mechanism = NoisyGradients | SampledNeighbours | NoisySums | DrawnEdges | NoisyMeans | NoisyRows | NoisyLinks
 
 
 def poisson_sample(segments: Segments, rate_K: Tensor, rng: Streams) -> Tensor:

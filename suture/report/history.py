@@ -74,6 +74,8 @@ def read_traffic(run: Path) -> list[Traffic]:
     try:
         for line in read_lines(run / LEDGER):
             key = (line["step"], line["direction"])
+            if not all(isinstance(part, str) for part in key):
+                raise TypeError("a step and a direction are words")
             traffic = sums.setdefault(key, Traffic(*key))
             traffic.messages += len(line["clients"])
             traffic.bytes += sum(line["bytes"])

@@ -105,25 +105,25 @@ class _State(ProgressColumn):
 
 
 class _Live:
-    """A bar for the current run, and for each work under way; finished runs become lines above them."""
+    """A bar for each run that is at it, and for each work under way; finished runs become lines above them."""
 
     def __init__(self, progress: Progress, runs: int) -> None:
         self.progress, self.runs = progress, runs
         self.seen: list[tuple[str, int]] = []
-        self.bar: TaskID | None = None
+        self.bars: dict[tuple[str, int], TaskID] = {}
         self.works: dict[int, TaskID] = {}
 
     def __call__(self, method: str, seed: int, tick: Tick) -> None:
-        if (method, seed) not in self.seen:
-            self.seen.append((method, seed))
-        place = f"{len(self.seen)}/{self.runs} " if self.runs > 1 else ""
+        run = method, seed
+        if run not in self.seen:
+            self.seen.append(run)
+        place = f"{self.seen.index(run) + 1}/{self.runs} " if self.runs > 1 else ""
         name = f"{place}{method} seed {seed}"
-        if self.bar is None:
-            self.bar = self.progress.add_task(name, total=tick.total, state="")
-        self.progress.update(self.bar, description=name, total=tick.total, completed=tick.done, state=state(tick))
+        if run not in self.bars:
+            self.bars[run] = self.progress.add_task(name, total=tick.total, state="")
+        self.progress.update(self.bars[run], description=name, total=tick.total, completed=tick.done, state=state(tick))
         if tick.done == tick.total:
-            self.progress.remove_task(self.bar)
-            self.bar = None
+            self.progress.remove_task(self.bars.pop(run))
             self.progress.console.print(f"{name}: {state(tick)}")
 
     def hear(self, step: Step) -> None:

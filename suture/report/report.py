@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from suture.assessment.candidates import ALONE
+from suture.config.toml import parsed
 from suture.errors import unknown
 from suture.report import results, tabled
 from suture.report.figures import communities, curves, cut, mending, outcomes, said, traffic
@@ -177,6 +178,8 @@ def _asked(gathered: Gathered) -> tuple[Part, ...]:
         ("owners", f"{len(first.clients)}: {', '.join(first.clients[:12])}{', ...' if len(first.clients) > 12 else ''}"),
         ("carried out by", ", ".join(dict.fromkeys(run.engine for run in gathered.runs))),
     ]
+    tuned = parsed(first.settings.get("", {}).get("tuned", "[]"))
+    facts += [("tuned on validation", str(line)) for line in tuned] if isinstance(tuned, list) else []
     facts += [(key, _values(gathered, key)) for key in first.environment]
     about = Sheet.of(
         "about", "What these runs are, and the code and machine that made them.", ("what", "value"), facts, numbers_from=99

@@ -190,7 +190,10 @@ class Standing:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of all runs: those of a method that have not begun take as long as its others; None: one is quite unknown."""
+        """Of all runs, as many side by side as now; None: of one nothing is known.
+
+        Those of a method that have not begun take as long as its others.
+        """
         left = 0.0
         for run in self.runs:
             alike = [other for other in self.runs if other.method == run.method and other.done]
@@ -200,7 +203,7 @@ class Standing:
                 left += max(other.seconds / other.done * other.total for other in alike)
             else:
                 return None
-        return left
+        return left / max(1, sum(run.state == "running" for run in self.runs))
 
 
 def _occupied(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from suture.bench.tune import tuned_method, value_at
 from suture.config.toml import written
 from suture.core.metrics import AUTO, OURS, Metric, metric_for
 from suture.report.console import grid
@@ -30,6 +32,7 @@ ROUND_REPORTED = {
     "best-validation-per-client": "for each client the one with its best validation {}",
     "last": "the last",
 }
+_VALUES = re.compile(r"([\w.]+) = (\"[^\"]*\"|[^,()\s]+)")
 UNCUT = "global trains on the uncut graph: a reference, not a federated method."
 
 
@@ -143,9 +146,24 @@ def legend(rows: Sequence[Row], plan: Plan, clients: int) -> list[str]:
         lines.append(f"{NOTHING} uncut graph: each client has a model of its own, none is for the whole graph.")
     if any(row.method == "global" for row in rows):
         lines.append(UNCUT)
+    lines += _tuned(plan)
     if different := _own_settings(plan):
         lines.append(f"Otherwise than above: {', '.join(different)}.")
     return lines + _privacy(rows)
+
+
+def _tuned(plan: Plan) -> list[str]:
+    """Which values were tuned, if any were; all others are those that the protocol had before."""
+    lines, shown = [], {method.name: method for method in plan.methods}
+    for line in plan.protocol.tuned:
+        if (method := shown.get(tuned_method(line))) is None:
+            continue
+        changed = [key for key, value in _VALUES.findall(line) if written(value_at(method, key)) != value]
+        since = f"; changed since: {', '.join(changed)}" if changed else ""
+        lines.append(f"Tuned on validation, {line}{since}.")
+    if lines and (others := [name for name in shown if not any(tuned_method(one) == name for one in plan.protocol.tuned)]):
+        lines.append(f"Not tuned: {', '.join(others)}.")
+    return lines
 
 
 def _own_settings(plan: Plan) -> list[str]:

@@ -6,11 +6,11 @@ import gc
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from suture.core.message import Nothing, Record
+from suture.core.message import Nothing, Record, Rows
 from suture.core.process import give_back_freed_pages
 from suture.engines.debug import DebugCohort
 from suture.engines.embedded import EmbeddedCohort, on_device
@@ -19,6 +19,9 @@ from suture.engines.sealed import SealedCohort
 from suture.errors import ConfigError, unknown
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task, check_target
+from suture.methods.census import Census
+from suture.methods.matching import Matching
+from suture.methods.stitching import Stitched, heard_by
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
 from suture.runs import origin
@@ -26,7 +29,7 @@ from suture.runs.appraisal import Examples, appraise, examples_of, warnings_of
 from suture.runs.card import DataCard
 from suture.runs.drawings import keep_sketch, keep_views
 from suture.runs.evaluation import global_accuracy, tested_on_uncut
-from suture.runs.folder import EMBEDDED, RunFolder
+from suture.runs.folder import EMBEDDED, MEMORY, STITCHED, RunFolder
 from suture.runs.loop import Runner
 from suture.runs.mended import mended_of
 from suture.runs.origin import FEDERATION
@@ -82,9 +85,11 @@ def _runner(
     give_back_freed_pages()
     chunk_size = chunk_size or automatic_chunk(method, graph, prepared.task)
     log.info("%s: %d clients in chunks of %d, %s engine", method.name, len(graph.ids), chunk_size, engine.__name__)
-    if prepared.counts and not (folder and folder.saved):
-        for sent in prepared.counts.sent:
-            ledger.record(0, f"census.{sent.step}", sent.direction, sent.message)
+    if not (folder and folder.saved):
+        before = {Census.name: prepared.counts.sent if prepared.counts else (), Matching.name: prepared.matching}
+        for name, messages in before.items():
+            for sent in messages:
+                ledger.record(0, f"{name}.{sent.step}", sent.direction, sent.message)
     cohort = engine.start(method, graph, prepared.task, chunk_size=chunk_size, ledger=ledger, robust=robust)
     # The clients of the cut are tested even if they did not train.
     judges = None
@@ -119,7 +124,7 @@ def execute(
     runner = _runner(prepared, method, protocol, chunk_size, ENGINES[engine], folder)
     runner.carry_on(watch, stop)
     shared, personal, history = runner.shared(), runner.journey.best_models, runner.history
-    examples, memory = reported_examples(runner), _memory(runner)
+    examples, memory, stitched = reported_examples(runner), _memory(runner), _stitched(runner)
     evaluation = appraise(examples, runner.metric, getattr(prepared.graph, "class_names", None) or ())
     outcome = runner.outcome(prepared.dataset, None, warnings_of(examples, evaluation))
     if folder:
@@ -131,9 +136,10 @@ def execute(
     tested = shared if shared is not None else personal
     if tested is not None and tested_on_uncut(method, protocol):
         outcome = replace(outcome, accuracy_global=global_accuracy(method, prepared.uncut, tested, prepared.task))
-    finished = Finished(outcome, shared, personal, prepared, method, protocol, history, evaluation, memory)
+    finished = Finished(outcome, shared, personal, prepared, method, protocol, history, evaluation, memory, stitched)
     if folder:
-        folder.finish(outcome, [m for m in (shared, personal) if m is not None], method, evaluation, memory)
+        memories = {MEMORY: memory, STITCHED: stitched}
+        folder.finish(outcome, [m for m in (shared, personal) if m is not None], method, evaluation, memories)
     return finished
 
 
@@ -143,6 +149,14 @@ def _memory(runner: Runner) -> Record | None:
     if method.memory is Nothing or not isinstance(clients, EmbeddedCohort):
         return None
     return clients.peek(method.remembered)
+
+
+def _stitched(runner: Runner) -> Stitched | None:
+    """What is needed to smooth predictions over known links after the run."""
+    clients = runner.judges
+    if not isinstance(clients, EmbeddedCohort) or not all(heard_by(state) is not None for state in clients.states()):
+        return None
+    return clients.peek(lambda some: Stitched(some.ids, cast(Rows, heard_by(some.state))))
 
 
 def try_out(

@@ -7,7 +7,7 @@ schema.json       of the imported folder the graph came from, if it did
 metrics.jsonl     one line a round, identical for identical seeds      ledger.jsonl  every message
 checkpoint/       until the run is finished                            result.json, model.safetensors   after
 evaluation.json   after: every metric of every client, per class, with confusion matrices
-memory.safetensors  after: what a method that mends graphs needs to mend those it predicts on
+memory.safetensors  after: what a method that mends graphs needs to mend those it predicts on; stitched.safetensors
 kept/, sketch.json, views.json   what is kept for drawing              progress.json, .lock   see `runs.pulse`
 messages.tape     the content of every message, if it was to be recorded      attacks.json  what attacks made of it
 
@@ -24,7 +24,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, cast
 
 import safetensors.torch
 import torch
@@ -32,7 +33,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from suture.config.strict import strict
-from suture.core.message import Model, Record
+from suture.core.message import AnyRecord, Model, Record
 from suture.core.storage import (
     Json,
     LineFile,
@@ -71,7 +72,7 @@ from suture.runs.plan import Plan, plan_as_written
 COMPARISON, RUN = "compare.json", "run.json"
 CONFIG, MANIFEST, ENVIRONMENT, FACTS = "config.toml", "manifest.json", "environment.json", "privacy.json"
 METRICS, LEDGER, KEPT, TAPE = "metrics.jsonl", "ledger.jsonl", "kept", "messages.tape"
-DATA, SCHEMA, MEMORY = "data.json", "schema.json", "memory.safetensors"
+DATA, SCHEMA, MEMORY, STITCHED = "data.json", "schema.json", "memory.safetensors", "stitched.safetensors"
 CHECKPOINT, RESULT, MODELS, EVALUATION = "checkpoint", "result.json", "model.safetensors", "evaluation.json"
 ASSESSMENT, ATTACKS, SKETCH, VIEWS = "assess.json", "attacks.json", "sketch.json", "views.json"
 EMBEDDED = "embedded"
@@ -117,9 +118,10 @@ class Asked:
         engine: str = EMBEDDED,
         sources: Sequence[Source] = (),
         recorded: bool = False,
+        threads: int | None = None,
     ) -> Asked:
-        """What is asked for in this process, with the threads it has."""
-        threads = torch.get_num_threads()
+        """What is asked for in this process, with the threads it has if none are given."""
+        threads = threads or torch.get_num_threads()
         used = [source for source in sources if source.kind != METHODS.what or source.name in methods]
         plugins = tuple(dataclasses.asdict(source) for source in used)
         return Asked(dataset, tuple(methods), tuple(seeds), own_module, threads, chunk, engine, plugins, recorded)
@@ -201,12 +203,12 @@ class RunFolder:
         models: Sequence[Model],
         method: Method[Any, Any],
         evaluation: Evaluation | None = None,
-        memory: Record | None = None,
+        memories: Mapping[str, Record | None] = MappingProxyType({}),
     ) -> None:
         """Write the models and, last of all, the result: a folder with result.json is a finished run."""
         self.close()
-        if memory is not None:
-            save_record(self.path / MEMORY, memory)
+        for name, memory in ((name, one) for name, one in memories.items() if one is not None):
+            save_record(self.path / name, memory)
         description = {"method": method.name, "model": dataclasses.asdict(method.model)}
         save_models(self.path / MODELS, models, description)
         if evaluation is not None:
@@ -346,8 +348,7 @@ def read_evaluation(path: Path) -> Evaluation | None:
     """Every metric of a finished run; None where owners keep theirs."""
     if not (path / EVALUATION).exists():
         return None
-    evaluation: Evaluation = read_json(path / EVALUATION, "evaluation")
-    return evaluation
+    return cast(Evaluation, read_json(path / EVALUATION, "evaluation"))
 
 
 def read_metrics(path: Path) -> list[Line]:
@@ -383,9 +384,9 @@ def read_models(path: Path) -> tuple[dict[str, Tree], dict[str, object]]:
     return load_models(path / MODELS)
 
 
-def read_memory(path: Path, kind: type[Record]) -> Record | None:
+def read_memory(path: Path, kind: type[AnyRecord], name: str = MEMORY) -> AnyRecord | None:
     """What a method remembers after the run; None if it needs nothing, or if owners keep it."""
-    return load_record(path / MEMORY, kind) if (path / MEMORY).exists() else None
+    return load_record(path / name, kind) if (path / name).exists() else None
 
 
 def schema_of(path: Path) -> Path | None:

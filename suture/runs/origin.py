@@ -21,8 +21,8 @@ IN_MEMORY = "in-memory"
 """In place of a dataset's name: the graph was given as an object."""
 FEDERATION = "federation"
 """In place of a dataset's name: the graph is in pieces, and its owners have them."""
-PAPERS, OWN = "fedpub-disjoint", "own"
-"""The protocol unless one is named: for graphs of the catalogue, and for those that have owners."""
+PAPERS, SPLITS, OWN = "fedpub-disjoint", "given-splits", "own"
+"""The protocol unless one is named: for graphs of the catalogue, those with several splits, and those that have owners."""
 SCHEMA = "schema.json"
 """Of a folder of `suture import`."""
 
@@ -62,8 +62,10 @@ def is_own(name: str) -> bool:
 
 
 def default_protocol(name: str) -> str:
-    """A paper's cut for graphs that papers cut; otherwise what the graph says of itself."""
-    return OWN if name == FEDERATION or is_own(name) or datasets.about(name).owners else PAPERS
+    """A paper's cut for graphs that papers cut; otherwise what the graph says of itself: its splits, its owners."""
+    if name == FEDERATION or is_own(name) or datasets.about(name).owners:
+        return OWN
+    return SPLITS if datasets.about(name).splits else PAPERS
 
 
 def source_of(name: str) -> Source | None:

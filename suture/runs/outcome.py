@@ -8,6 +8,7 @@ from typing import Any
 
 from suture.core.message import Model, Record
 from suture.method import Method
+from suture.methods.stitching import Stitched
 from suture.runs.appraisal import Evaluation
 from suture.runs.prepare import Prepared
 from suture.settings import Protocol
@@ -121,3 +122,5 @@ class Finished:
     """What evaluation.json holds."""
     memory: Record | None = None
     """What the method remembers of its clients, to mend graphs after the run."""
+    stitched: Stitched | None = None
+    """What clients heard of each other's predictions, where these were smoothed over known links."""

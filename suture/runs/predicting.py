@@ -109,6 +109,7 @@ def predict(trained: Trained, data: Data, *, mend: bool | None = None, uncut: bo
     trained.check_known(parts.ids)
     mended = _mended(trained, parts.ids, known and not uncut, mend, uncut)
     taught = _taught(trained, parts, known, uncut)
+    stitch = _unstitched(trained, parts, known, uncut) is None
     nodes = int(graph.num_nodes)
     score = torch.full((nodes, trained.task.classes), torch.nan)
     owner = torch.full((nodes,), -1)
@@ -119,7 +120,7 @@ def predict(trained: Trained, data: Data, *, mend: bool | None = None, uncut: bo
         roles = [taught.get(name, none) for name, none in zip(some.ids, blank, strict=True)]
         batch = batch_of(graph, some.ids, some.members, roles, some.graphless, trained.protocol.partition.boundary)
         batch = replace(batch, target=trained.target)
-        found = trained.scores(batch, [name for name in some.ids if name in mended])
+        found = trained.scores(batch, [name for name in some.ids if name in mended], stitch)
         for k in reversed(range(len(some.ids))):
             first, last = batch.segments.bounds[k : k + 2]
             score[some.members[k]] = found[first:last]
@@ -263,10 +264,9 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
     """What must be said about whose model was used on what."""
     method = trained.method
     if method.training.stitch and not method.sees_uncut_graph:
-        yield (
-            "not stitched: the run's scores are of predictions smoothed over links that owners know (training.stitch), for "
-            "which each asks the others; here every owner predicts alone"
-        )
+        why = _unstitched(trained, parts, known, uncut)
+        heard = "stitched: predictions are smoothed over links that owners know, by what each heard of the others in the run"
+        yield heard if why is None else f"not stitched, as the run's scores are (training.stitch): {why}"
     if uncut:
         yield (
             "predicted on the whole graph (--uncut): nodes hear neighbours at other owners, which training did not show, "
@@ -293,6 +293,17 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
         without = [name for name in parts.ids if name not in mended]
         why = "" if trained.can_mend(without, known) else f": {_why_not(trained, known)}" if not mended else ""
         yield f"not mended: {some_of(without)}{why}"
+
+
+def _unstitched(trained: Trained, parts: Partition, known: bool, uncut: bool) -> str | None:
+    """Why predictions are not smoothed over known links; None: they are."""
+    if uncut:
+        return "on the whole graph (--uncut) no link is missing"
+    if trained.stitched is None:
+        return "what owners heard of each other was not kept with this run, or is at its owners; each predicts alone"
+    if not known or not set(parts.ids) <= set(trained.stitched.ids):
+        return "what owners heard of each other is of the nodes of the run, and these are others; each owner predicts alone"
+    return None
 
 
 def _untaught(trained: Trained) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,9 @@ from suture.graph.scaling import Statistics, scaled, standardised
 from suture.method import Method, Task
 from suture.nn.module import ModuleFactory
 from suture.runs import origin
-from suture.runs.counting import Counts, count, kind_of, needs_census, target_of
+from suture.runs.counting import Counts, Sent, count, kind_of, needs_census, target_of
 from suture.runs.intake import check_module
+from suture.runs.matching import matched
 from suture.runs.plan import Plan
 from suture.runs.preprocess import preprocess
 from suture.settings import Protocol, SplitSettings
@@ -49,6 +50,8 @@ class Prepared:
     """What the owners told of their data before the run, if they were asked."""
     notes: tuple[str, ...] = ()
     """All that was dropped or assumed."""
+    matching: tuple[Sent, ...] = ()
+    """What owners sent to find out who holds the foreign ends of their links."""
 
     # What follows may be as large as the clients' graphs, and most methods never look at it.
 
@@ -111,11 +114,17 @@ def prepare(
         clients, outputs = hide_links(clients, protocol.split, cut.seed), protocol.model.hidden
     if module is not None:
         check_module(module, clients.x.width, outputs)
+    said: tuple[str, ...] = ()
+    sent: tuple[Sent, ...] = ()
+    if protocol.partition.matching == "private" and clients.boundary is not None:
+        found = matched(clients, protocol.partition, seed)
+        clients, said, sent = found.clients, found.notes, found.sent
     metric = counts.metric if counts else protocol.evaluation.metric
     task = Task(clients.x.width, outputs, seed, module, link=link, metric=metric)
     unheard = _unheard(data, parts) if protocol.partition.kind == AUTO and known == "none" else ()
-    notes = (*(data.get("notes") or ()), *parts.notes, *unheard, *cut.split.notes, *(counts.notes if counts else ()))
-    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes)
+    counted = counts.notes if counts else ()
+    notes = (*(data.get("notes") or ()), *parts.notes, *unheard, *cut.split.notes, *counted, *said)
+    return Prepared(dataset, data, cut, clients.to(torch.device(device)), task, protocol.split, counts, notes, sent)
 
 
 def _unheard(data: Data, parts: Partition) -> Iterator[str]:
@@ -157,16 +166,21 @@ class Source:
         data: Data | None = None,
         *,
         manifest: Path | None = None,
+        manifests: Mapping[int, Path] | None = None,
         module: ModuleFactory | None = None,
         data_root: Path | None = None,
         device: str = "cpu",
     ) -> None:
+        """`manifest` has the cut of all seeds, `manifests` that of each; without either, graphs are cut by the protocol."""
         self.made, self.module, self.device = made, module, device
         begun = time.perf_counter()
         loaded = origin.load(made.dataset, data_root) if data is None else data
         self.graph = preprocess(loaded, made.protocol.preprocess)
         log.info("loaded %s: %d nodes, %.2f s", made.dataset, self.graph.num_nodes, time.perf_counter() - begun)
         self.given = load_manifest(manifest, self.graph) if manifest is not None else None
+        if manifests is not None:
+            self.cuts = {seed: load_manifest(path, self.graph) for seed, path in manifests.items()}
+            return
         seeds = () if self.given is not None else made.seeds
         self.cuts = {seed: self._cut(seed) for seed in each("partition", "cutting", seeds, "cuts", "seed {}".format)}
 

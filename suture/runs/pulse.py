@@ -59,6 +59,8 @@ class Progress:
     time: float
     runs: int = 1
     """How many runs a comparison has."""
+    at_once: int = 1
+    """How many of them are computed side by side; what follows is of the one that was heard of last."""
     method: str = ""
     seed: int = 0
     phase: str = ""
@@ -94,14 +96,15 @@ class Holder:
 class Pulse:
     """Tells whoever looks into a folder how far its run is; without a folder, nobody."""
 
-    def __init__(self, folder: Path | None, runs: int = 1) -> None:
+    def __init__(self, folder: Path | None, runs: int = 1, at_once: int = 1) -> None:
         self.folder, self._last, self._followed = folder, 0.0, 0
-        self.progress = Progress(State.PREPARING, os.getpid(), socket.gethostname(), time.time(), 0.0, runs)
+        self.progress = Progress(State.PREPARING, os.getpid(), socket.gethostname(), time.time(), 0.0, runs, at_once)
 
     def beat(self, method: str, seed: int, tick: Tick, *, owners: int = 0, absent: Mapping[str, str] | None = None) -> None:
         """A round has ended; written down once a second, and for a run's first and last round."""
         told, recent = self.progress, time.monotonic() - self._last < SECONDS_BETWEEN_BEATS
-        first = (method, seed) != (told.method, told.seed) or told.state != State.RUNNING
+        another = told.at_once == 1 and (method, seed) != (told.method, told.seed)
+        first = another or told.state != State.RUNNING
         if self.folder is None or (recent and not first and tick.done != tick.total):
             return
         self.tell(
@@ -142,9 +145,9 @@ class Pulse:
 
 
 @contextlib.contextmanager
-def telling(folder: Path | None, runs: int = 1) -> Iterator[Pulse]:
+def telling(folder: Path | None, runs: int = 1, at_once: int = 1) -> Iterator[Pulse]:
     """Tell how far a run is while it is carried out here, and at its end how it ended."""
-    pulse = Pulse(folder, runs)
+    pulse = Pulse(folder, runs, at_once)
     pulse.tell()
     try:
         yield pulse
@@ -164,12 +167,12 @@ def telling(folder: Path | None, runs: int = 1) -> Iterator[Pulse]:
 
 
 @contextlib.contextmanager
-def carried_out(folder: Path | None, runs: int = 1) -> Iterator[Pulse]:
+def carried_out(folder: Path | None, runs: int = 1, at_once: int = 1) -> Iterator[Pulse]:
     """Be the only process that carries out the run in a folder, and tell how far it is."""
     if folder is None:
         yield Pulse(None)
         return
-    with alone_in(folder), telling(folder, runs) as pulse:
+    with alone_in(folder), telling(folder, runs, at_once) as pulse:
         yield pulse
 
 

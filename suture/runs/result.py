@@ -116,11 +116,11 @@ class Result:
     def scores(self) -> torch.Tensor:
         """What the reported models give for every client's nodes on its own piece [N, C], flat, client after client.
 
-        Pieces are mended as the method mends them for tests.
+        Pieces are mended, and predictions stitched, as they were for tests.
         """
         trained, prepared = Trained.of(self.finished), self.finished.prepared
         graph = prepared.pieces_for(self.finished.method)
-        return trained.scores(graph, trained.can_mend(graph.ids, known=True))
+        return trained.scores(graph, trained.can_mend(graph.ids, known=True), stitch=True)
 
     def predictions(self) -> torch.Tensor:
         """The predicted class (labels, numbers) of every client's nodes, flat, client after client."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from suture.graph.batch import GraphBatch
 from suture.graph.cut import Cut, load_manifest
 from suture.graph.target import Target
 from suture.method import Clients, Method, Task
+from suture.methods.stitching import SMALLEST, Stitched, probabilities, smoothed
 from suture.nn.module import ModuleFactory
 from suture.runs import folder as folders
 from suture.runs.card import DataCard
@@ -51,6 +52,8 @@ class Trained:
     """Trees [1, ...] by client, or under `SHARED` the one for everybody; both where clients kept their own as well."""
     memory: Record | None = None
     """What the method remembers of its clients."""
+    stitched: Stitched | None = None
+    """What clients heard of each other's predictions of the graph that was trained on."""
     cut: Cut | None = None
     """Of the graph that was trained on; None where owners have their own pieces."""
     schema: Path | None = None
@@ -82,6 +85,7 @@ class Trained:
             card=card,
             models=models,
             memory=folders.read_memory(path, method.memory),
+            stitched=folders.read_memory(path, Stitched, folders.STITCHED),
             cut=None if manifest is None else load_manifest(manifest),
             schema=folders.schema_of(path),
         )
@@ -103,6 +107,7 @@ class Trained:
             card=DataCard.of(prepared),
             models=models,
             memory=finished.memory,
+            stitched=finished.stitched,
             cut=prepared.cut,
         )
 
@@ -131,8 +136,11 @@ class Trained:
             return tuple(name for name in owners if name in self.models)
         return tuple(name for name in owners if self.memory is not None and name in self.memory.ids)
 
-    def scores(self, graph: GraphBatch, mended: Sequence[str] = ()) -> Tensor:
-        """What the models give for every node [N, C]; the graphs of the owners in `mended` are mended first."""
+    def scores(self, graph: GraphBatch, mended: Sequence[str] = (), stitch: bool = False) -> Tensor:
+        """What the models give for every node [N, C]; the graphs of the owners in `mended` are mended first.
+
+        `stitch`: smoothed over known links by what was heard in the run, whose nodes these are.
+        """
         out = torch.full((graph.num_nodes, self.task.classes), torch.nan)
         plain = [name for name in graph.ids if name not in set(mended)]
         for ids, mend in ((plain, False), ([name for name in graph.ids if name in set(mended)], True)):
@@ -146,7 +154,17 @@ class Trained:
                     raise IntegrityError(
                         f"the models of {self.name} do not fit its settings: one of its files was changed; put it back"
                     ) from error
-        return out
+        return self._smoothed(graph, out) if stitch and self.stitched is not None else out
+
+    def _smoothed(self, graph: GraphBatch, out_NC: Tensor) -> Tensor:
+        """Log-probabilities, as the run tested them."""
+        training, heard = self.method.training, cast(Stitched, self.stitched).select(graph.ids).heard
+        if heard.ptr.tolist() != graph.segments.ptr.tolist():
+            raise IntegrityError(
+                f"what was heard in {self.name} is of other nodes: one of its files was changed; put it back"
+            )
+        probable = probabilities(graph, out_NC.to(graph.device), training.stitch_temperature)
+        return smoothed(graph, probable, heard, training.stitch_share).clamp_min(SMALLEST).log().cpu()
 
     def _scores(self, graph: GraphBatch, mend: bool) -> Tensor:
         model, seen = self._models(graph), graph

@@ -216,6 +216,9 @@ def _of_owners(names: list[str], parts: Sequence[Data]) -> Data:
         having = [name for name, part in zip(names, pieces, strict=True) if part.get(what) is not None]
         if having and any(part.get(what) is None for part in among):
             raise DataError(f"only the owners {', '.join(having)} have {what}; all must have it, or none")
+    for mask in MASKS:
+        if len({part[mask].shape[1:] for part in pieces if part.get(mask) is not None}) > 1:
+            raise DataError(f"the owners' graphs differ in how many splits {mask} holds; all must hold equally many")
     for what in ALIKE:
         if any(not np.array_equal(part.get(what), pieces[0].get(what)) for part in pieces):
             raise DataError(f"the owners' graphs differ in {what}; all must have the same, or none")

@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data
 
 from suture.errors import DataError
-from suture.graph.data import MASKS, num_classes, scipy_matrix
+from suture.graph.data import MASKS, num_classes, refuse_several_splits, scipy_matrix
 from suture.tables.convert import from_any
 from suture.tables.edges import Boundary
 from suture.tables.engine import pl
@@ -69,6 +69,7 @@ def _piece(data: Data, matrix: Matrix) -> Piece:
     nodes = int(data.num_nodes)
     if data.task == "regression" and data.y.dim() == 2:
         raise DataError("a graph folder holds one number to predict for each node; run several from Python as they are")
+    refuse_several_splits(data, "a graph folder")
     split = np.zeros(nodes, dtype=np.int8)
     for role, name in enumerate(MASKS, start=1):
         if data.get(name) is not None:

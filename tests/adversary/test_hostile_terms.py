@@ -19,6 +19,7 @@ from five_owners import BAD, OWNERS, Parties, coordinator, planned, write_shards
 from suture.core.message import Model, Nothing
 from suture.errors import IntegrityError
 from suture.federation.owner.owner import Owner
+from suture.federation.owner.scores import nothing_told
 from suture.federation.wire.frames import SEVERAL, Frame
 from suture.federation.wire.reasons import Code
 
@@ -173,6 +174,16 @@ def test_an_honest_policy_can_allow_less(shards: Path, tmp_path: Path) -> None:
     ):
         answer = Frame.unpack(desk.answer(opening(content)))
         assert reason in str(answer.header["refused"]) and answer.header["code"] == Code.POLICY
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "finish"])
+def test_a_message_of_another_kind_is_no_model(verb: str, shards: Path, tmp_path: Path) -> None:
+    """A test and a finish take whatever a method hands out, so that any of its messages can be read there."""
+    desk = Owner.set_up(OWNER, shards / f"{OWNER}.safetensors", None, tmp_path / "owner").desk()
+    assert Frame.unpack(desk.answer(opening(terms()))).refused is None
+    scores = nothing_told((OWNER,))
+    answer = Frame.unpack(desk.answer(Frame({"verb": verb, "run": "run", "number": 0}, scores.pack()).pack()))
+    assert answer.header["code"] == Code.MALFORMED and "does not fit it (AttributeError)" in str(answer.header["refused"])
 
 
 def test_an_answer_names_its_request(shards: Path, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ ALONE = ("model.kind=mlp", "model.dropout=0", "training.optimizer=sgd", "trainin
 FEW = ("split.scope=client", "split.train=0.03", "split.val=0.4", "split.test=0.4", "model.hidden=32")
 MENDING = ("fedsage_plus.generator_epochs=40", "rounds=1", "model.hidden=8", "fedsage_plus.latent=16")
 ASKED = ("fedsage_plus.hidden_share=0.4", "fedsage_plus.width=4")
+LINKED = ("partition.boundary=both", "partition.kind=random", "rounds=10", "model.hidden=16")
 AS_PUBLISHED = {
     "fedsage_plus": ("answers=exact",),
     "fedggr": ("codes=nodes",),
@@ -55,6 +56,8 @@ LEAKS = {
     "identity": Leak("identity", "fedavg", OPEN),
     "links": Leak("links", "fedggr", ("rounds=2", "fedggr.code_width=32", "fedggr.k=5")),
     "codes": Leak("codes", "fedggr", ("rounds=2", "fedggr.code_width=64", "fedggr.k=5")),
+    "sums": Leak("sums", "fedgcn", (*LINKED, "fedgcn.fewest=1"), views=("server", "others", "owner")),
+    "sums of predictions": Leak("sums", "fedavg", (*LINKED, "training.stitch=1"), views=("server", "others")),
     "membership": Leak("membership", "fedavg", OVERFIT, views=("server", "others")),
     "gradients": Leak("gradients", "fedavg", (*ALONE, *FEW), "csbm:nodes=180,features=150,degree=3", clients=3),
     "rows": Leak("rows", "fedsage_plus", (*MENDING, *ASKED), "csbm:nodes=120,features=400,degree=3", "fedsage-louvain", 3),
@@ -132,6 +135,23 @@ def test_seeds_that_were_not_tuned_show_it_too(name: str, seed: int, attacked: A
 def test_counts_that_are_told_are_read_exactly(attacked: Attacked) -> None:
     (found,) = attacked("labels that are told", False)
     assert found.measured is not None and found.measured.success == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("noise", "returned"), [(0.0, 1.0), (0.1, 0.0)])
+def test_a_sum_of_one_row_is_that_row(noise: float, returned: float, tmp_path: Path) -> None:
+    """All of them come back without noise, and none with noise of a tenth of a row's length on each number."""
+    hidden = ("fedgcn.clip=1", f"fedgcn.sigma={noise}", "preprocess.row_normalise=true")
+    values = [*LINKED, "fedgcn.fewest=1", *hidden]
+    suture.run(GRAPH, "fedgcn", clients=4, overrides=values, out=tmp_path / "run", options=suture.Options(record=True))
+    scene = Scene.read(tmp_path / "run")
+    (found,) = trials.carry_out(scene, trials.chosen(["sums"], ["server"]), PLENTY)
+    assert found.measured is not None and found.measured.exact is not None
+    links = scene.graph.boundary
+    assert links is not None
+    pairs = np.stack([scene.graph.segments.client[links.node].numpy(), links.foreign.numpy()], 1)
+    alone = int((np.unique(pairs, axis=0, return_counts=True)[1] == 1).sum())
+    assert found.measured.details["single"] == alone > 50
+    assert found.measured.exact[0] == pytest.approx(returned * alone, abs=0.02 * alone)
 
 
 def test_rows_come_back_exactly(attacked: Attacked) -> None:

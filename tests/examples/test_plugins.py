@@ -8,60 +8,34 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_hand import SGD, array, linear, piece, softmax
 from numpy.testing import assert_allclose
 
-from suture.core.message import Record
 from suture.core.trusted import let_in
 from suture.methods.fedavg import FedAvg
 from suture.plugins import load
-from suture.testing import MethodTests, small, small_world
+from suture.testing import MethodTests, small_world
 from suture.testing.world import run_to_end
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SPELLED = [f"{EXAMPLES / 'fedgta.py'}:FedGTA", f"{EXAMPLES / 'feddyn.py'}:FedDyn"]
+SPELLED = [f"{EXAMPLES / 'fedamp.py'}:FedAMP", f"{EXAMPLES / 'feddyn.py'}:FedDyn"]
 let_in(SPELLED)
-FedGTA, FedDyn = map(load, SPELLED)
-SGD = {"optimizer": "sgd", "lr": 0.5}
+FedAMP, FedDyn = map(load, SPELLED)
 
 
-class TestFedGTA(MethodTests):
-    method = FedGTA
+class TestFedAMP(MethodTests):
+    method = FedAMP
 
 
 class TestFedDyn(MethodTests):
     method = FedDyn
 
 
-@pytest.mark.parametrize("file", ["fedgta.py", "feddyn.py"])
+@pytest.mark.parametrize("file", ["fedamp.py", "feddyn.py"])
 def test_an_example_is_short_and_wraps_nothing(file: str) -> None:
     text = (EXAMPLES / file).read_text()
     assert len(text.splitlines()) <= 100
     assert not any(f"def {box}(" in text for box in ("round", "local_update", "train", "evaluate", "plan"))
-
-
-def array(record: Record, path: str) -> np.ndarray:
-    return record.tensors()[path].double().numpy()
-
-
-def plain(kind: type, **training: object) -> object:
-    """A linear network without dropout, so that a round can be done by hand."""
-    method = small(kind, training={"rounds": 1, "local_epochs": 1, **training})
-    return dataclasses.replace(
-        method, model=dataclasses.replace(method.model, kind="mlp", layers=1, head=False, dropout=0.0)
-    )
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    power = np.exp(scores - scores.max(1, keepdims=True))
-    return power / power.sum(1, keepdims=True)
-
-
-def piece(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A client's features, labels, training rows and adjacency."""
-    graph = small_world().clients.select([name])
-    adjacency = np.zeros((graph.num_nodes, graph.num_nodes))
-    adjacency[graph.edge_index[0], graph.edge_index[1]] = 1
-    return graph.x.dense().double().numpy(), graph.y.numpy(), graph.train.nodes.numpy(), adjacency
 
 
 IDS = small_world().clients.ids
@@ -70,9 +44,9 @@ IDS = small_world().clients.ids
 def test_feddyn_that_is_not_held_is_fedavg_in_its_first_round() -> None:
     """Slopes are zero at first; what remains, alpha / 2 of a squared distance, vanishes with alpha."""
     world = small_world()
-    method = dataclasses.replace(plain(FedDyn, **SGD, local_epochs=3), alpha=1e-7)
+    method = dataclasses.replace(linear(FedDyn, **SGD, local_epochs=3), alpha=1e-7)
     mine = run_to_end(method, world.clients, world.task)
-    fedavg = run_to_end(plain(FedAvg, **SGD, local_epochs=3), world.clients, world.task)
+    fedavg = run_to_end(linear(FedAvg, **SGD, local_epochs=3), world.clients, world.task)
     # h / alpha is the mean of what clients went, so that the server's model went twice as far.
     start = method.initial_params(world.task)["layer1.weight"].double().numpy()
     went = array(fedavg.server, "params.layer1.weight") - start
@@ -82,7 +56,7 @@ def test_feddyn_that_is_not_held_is_fedavg_in_its_first_round() -> None:
 def test_two_rounds_of_feddyn_by_hand() -> None:
     """Algorithm 1 of the paper, with plain means."""
     lr, epochs, alpha = 0.5, 2, 0.3
-    method = plain(FedDyn, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
+    method = linear(FedDyn, **SGD, rounds=2, local_epochs=epochs, weighting="uniform")
     method = dataclasses.replace(method, alpha=alpha)
     world = small_world()
     start = method.initial_params(world.task)
@@ -112,37 +86,23 @@ def test_two_rounds_of_feddyn_by_hand() -> None:
             assert_allclose(array(state, f"slope.layer1.{name}")[0], slope[state.ids[0]][i], atol=1e-5)
 
 
-@pytest.mark.parametrize("threshold", [-1.0, 0.97, 1.0])
-def test_a_round_of_fedgta_by_hand(threshold: float) -> None:
-    """From the trained models that clients keep: confidence, moments and averages by the paper's equations."""
-    method = dataclasses.replace(plain(FedGTA), threshold=threshold, hops=3, restart=0.3, orders=4)
+@pytest.mark.parametrize("sharpness", [0.0, 4.0])
+def test_a_round_of_fedamp_by_hand(sharpness: float) -> None:
+    """From the trained models that clients keep, by line 3."""
+    method = dataclasses.replace(linear(FedAMP), sharpness=sharpness, own=0.3)
     world = small_world()
     end = run_to_end(method, world.clients, world.task)
-    models, confidence, signature = [], [], []
-    for state in end.states:
-        features, labels, rows, adjacency = piece(state.ids[0])
-        weight, bias = array(state, "params.layer1.weight")[0], array(state, "params.layer1.bias")[0]
-        models.append(weight)
-        first = softmax(features @ weight + bias)
-        first[rows] = np.eye(3)[labels[rows]]
-        looped = adjacency + np.eye(len(adjacency))
-        degree = looped.sum(1)
-        operator = looped / np.sqrt(np.outer(degree, degree))
-        now = first
-        for _ in range(3):
-            now = 0.3 * first + 0.7 * operator @ now
-        now = now / now.sum(1, keepdims=True)
-        entropy = -np.sum(now * np.log(np.where(now > 0, now, 1)), 1)
-        confidence.append(np.sum(degree * (3 / np.e - entropy)))
-        centred = now - now.mean(0)
-        signature.append(np.concatenate([(y**q).mean(0) for y in (now, centred) for q in (1, 2, 3, 4)]))
-    unit = np.array(signature) / np.linalg.norm(signature, axis=1, keepdims=True)
-    share = (unit @ unit.T >= threshold - 1e-9) * np.array(confidence)
-    if threshold == 0.97:
-        assert 4 < (share > 0).sum() < 16, "the threshold must divide the clients for this test to say something"
-    share = share / share.sum(1, keepdims=True)
-    got = end.server.select([state.ids[0] for state in end.states]).tensors()["params.layer1.weight"]
-    assert_allclose(got.numpy(), np.einsum("ij,jfc->ifc", share, np.array(models)), atol=1e-5)
+    paths = ("params.layer1.weight", "params.layer1.bias")
+    first = np.concatenate([method.initial_params(world.task)[path[7:]].double().numpy().ravel() for path in paths])
+    models = np.stack([np.concatenate([array(state, path).ravel() for path in paths]) for state in end.states])
+    moved = (models - first) / np.linalg.norm(models - first, axis=1, keepdims=True)
+    expected = []
+    for i in range(len(models)):
+        power = np.array([0.0 if j == i else np.exp(sharpness * moved[i] @ moved[j]) for j in range(len(models))])
+        expected.append(0.3 * models[i] + 0.7 * (power / power.sum()) @ models)
+    server = end.server.select([state.ids[0] for state in end.states])
+    got = np.concatenate([array(server, path).reshape(len(models), -1) for path in paths], 1)
+    assert_allclose(got, np.stack(expected), atol=1e-5)
     assert end.server.ids[0] == "" and torch.equal(  # newcomers still get the initial model
         end.server.select([""]).tensors()["params.layer1.weight"], method.initial_params(world.task)["layer1.weight"]
     )

@@ -26,7 +26,7 @@ from suture.graph.shard import save_shard
 from suture.runs.prepare import Prepared, Source
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PLUGINS = {"fedgta": "fedgta.py:FedGTA", "feddyn": "feddyn.py:FedDyn"}
+PLUGINS = {"fedamp": "fedamp.py:FedAMP", "feddyn": "feddyn.py:FedDyn"}
 """Methods that are not installed: every party names their files itself when it starts."""
 SMALL = "csbm:nodes=240,features=40,words_per_node=8"
 

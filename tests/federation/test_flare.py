@@ -123,14 +123,14 @@ def test_a_method_in_a_file_by_command(federation: Loopback, tmp_path: Path) -> 
     """The operator names its file, the parties theirs; what travels is the method's name."""
     out, kit = tmp_path / "run", str(federation.kits["operator"])
     code, printed = federation.run(
-        *("federation", "run", "--kit", kit, "--method", spelling("fedgta"), "--seed", "0", "--out", str(out)),
+        *("federation", "run", "--kit", kit, "--method", spelling("fedamp"), "--seed", "0", "--out", str(out)),
         *("--set", "rounds=2", "--set", "hidden=8"),
     )
     assert code == 0, printed
-    assert "fedgta" in printed
-    assert json.loads((out / "order.json").read_text())["method"] == "fedgta"
+    assert "fedamp" in printed
+    assert json.loads((out / "order.json").read_text())["method"] == "fedamp"
     code, printed = federation.run("show", str(out))
-    assert code == 0 and "fedgta" in printed, printed
+    assert code == 0 and "fedamp" in printed, printed
 
 
 def test_requests_are_not_formatted_for_a_log_that_nobody_writes() -> None:

@@ -20,7 +20,8 @@ from suture.errors import ConfigError, DataError
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.status import State
-from suture.federation.wire.terms import census_terms
+from suture.federation.wire.terms import terms_before
+from suture.methods.census import Census
 from suture.runs.card import DataCard
 from suture.runs.checkpoint import load_models
 from suture.runs.folder import read_card
@@ -163,7 +164,7 @@ def test_an_owner_refuses_terms_that_no_census_gives(
     changes: dict[str, object], complaint: str, pieces: dict[str, Path], tmp_path: Path
 ) -> None:
     owner = Owner.set_up("north", pieces["north"], None, tmp_path)
-    honest = census_terms(planned("fedavg"), owner.holding.described()).as_json()
+    honest = terms_before(Census(), planned("fedavg"), owner.holding.described()).as_json()
     owner.agree("run.census", honest)
     with pytest.raises(Refused, match=complaint) as refusal:
         owner.agree("run.census", honest | changes)

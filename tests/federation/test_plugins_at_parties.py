@@ -53,14 +53,14 @@ def test_an_example_between_processes_equals_the_embedded_run(name: str, tmp_pat
 
 
 def test_an_owner_without_it_refuses(tmp_path: Path) -> None:
-    made = short("fedgta")
+    made = short("fedamp")
     ids = write_shards(made, tmp_path / "shards").clients.ids
-    plugins = {owner: [spelling("fedgta")] for owner in ids[1:]}
+    plugins = {owner: [spelling("fedamp")] for owner in ids[1:]}
     transport = Piped(tmp_path / "owners", ids, tmp_path / "shards", plugins=plugins)
     try:
         audit, order = AuditLog(tmp_path / AUDIT, "coordinator"), order_of(made, "run", FaultSettings())
-        leg = Coordinator(order, tmp_path / "run", transport, audit, door=lambda: door_with([spelling("fedgta")]))
-        with pytest.raises(Refused, match=f"owner {ids[0]} refuses: the terms cannot be accepted: unknown method 'fedgta'"):
+        leg = Coordinator(order, tmp_path / "run", transport, audit, door=lambda: door_with([spelling("fedamp")]))
+        with pytest.raises(Refused, match=f"owner {ids[0]} refuses: the terms cannot be accepted: unknown method 'fedamp'"):
             leg.carry_on()
     finally:
         transport.close()
@@ -68,16 +68,16 @@ def test_an_owner_without_it_refuses(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_without_it_says_so(tmp_path: Path) -> None:
-    order = order_of(short("fedgta"), "run", FaultSettings())
+    order = order_of(short("fedamp"), "run", FaultSettings())
     leg = Coordinator(order, tmp_path / "run", None, AuditLog(tmp_path / AUDIT, "coordinator"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="unknown method 'fedgta'"):
+    with pytest.raises(ConfigError, match="unknown method 'fedamp'"):
         leg.carry_on()
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"method": "examples/fedgta.py:FedGTA"},
+        {"method": "examples/fedamp.py:FedAMP"},
         {"dataset": "some.module:load"},
         {"config": '[model]\nkind = "/tmp/x.py:Wide"\n'},
         {"config": '[evaluation]\nmetric = "x.y:z"\n'},
@@ -98,8 +98,8 @@ def test_an_owner_checks_its_plugins_when_it_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no file"):
         Owner.set_up(ids[0], shard, None, tmp_path / "home", [str(tmp_path / "no.py:Where")])
     policy = tmp_path / "policy.toml"
-    policy.write_text('methods = ["fedgta"]')
-    with pytest.raises(ConfigError, match="unknown method 'fedgta'"):
+    policy.write_text('methods = ["fedamp"]')
+    with pytest.raises(ConfigError, match="unknown method 'fedamp'"):
         Owner.set_up(ids[0], shard, policy, tmp_path / "home")
-    assert "fedgta" in Owner.set_up(ids[0], shard, policy, tmp_path / "home", [spelling("fedgta")]).door.names()
-    assert "fedgta" in Owner.at(tmp_path / "home").door.names()
+    assert "fedamp" in Owner.set_up(ids[0], shard, policy, tmp_path / "home", [spelling("fedamp")]).door.names()
+    assert "fedamp" in Owner.at(tmp_path / "home").door.names()

@@ -112,7 +112,7 @@ class TestValidate:
             ({"y": torch.tensor([0, -2, 2, -2])}, "2 labels are negative, the first is -2 at node 1"),
             ({"y": torch.tensor([0, 2**40, 2, 1])}, "would mean 1,099,511,627,777 classes"),
             ({"train_mask": torch.tensor([0, 1, 0, 1])}, "train_mask must be torch.bool"),
-            ({"val_mask": torch.ones(4, 10).bool()}, r"val_mask .* got torch.bool \[4, 10\]"),
+            ({"val_mask": torch.ones(5, 10).bool()}, r"val_mask .* or \[4, splits\], got torch.bool \[5, 10\]"),
         ],
     )
     def test_says_what_is_wrong(self, changes: dict[str, object], says: str) -> None:

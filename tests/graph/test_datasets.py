@@ -19,9 +19,9 @@ import pytest
 import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
-from torch_geometric.datasets import Amazon, Coauthor, Flickr, Planetoid
+from torch_geometric.datasets import Amazon, Coauthor, Flickr, HeterophilousGraphDataset, Planetoid, WikiCS
 from torch_geometric.io import read_npz
-from torch_geometric.utils import coalesce
+from torch_geometric.utils import coalesce, remove_self_loops
 
 from suture.errors import ConfigError, DataError, IntegrityError, StorageError
 from suture.graph.checks import validate
@@ -36,7 +36,11 @@ from suture.graph.sources.catalogue import (
     CORA_CONTENT,
     DRIVE_URL,
     FLICKR,
+    HETEROPHILOUS_URL,
     PLANETOID_URL,
+    ROMAN_EMPIRE,
+    WIKICS,
+    WIKICS_URL,
     DatasetInfo,
     RawFile,
     RawSet,
@@ -47,6 +51,7 @@ from suture.graph.sources.cora_order import LABELS, planetoid_order
 CORA_FINGERPRINT = "4d9bd0030d05"
 
 INFO = {info.name: info for info in catalogue()}
+SPLIT = [info.name for info in catalogue() if info.splits]
 
 
 @pytest.fixture
@@ -85,7 +90,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 class TestPublicGraphs:
-    @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "computers", "photo", "cs", "arxiv", "flickr"])
+    @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "computers", "photo", "cs", "arxiv", "flickr", *SPLIT])
     def test_sizes_are_those_of_the_catalogue(self, dataset: Callable[[str], Data], name: str) -> None:
         data, info = dataset(name), INFO[name]
         assert (data.num_nodes, data.edge_index.shape[1]) == (info.nodes, info.edges)
@@ -149,6 +154,55 @@ class TestPublicGraphs:
         for part in ("y", "train_mask", "val_mask", "test_mask"):
             assert torch.equal(data[part], expected[part])
 
+    @pytest.mark.parametrize("name", ["tolokers", "minesweeper"])
+    def test_heterophilous_as_pyg_loads_it(
+        self, data_root: Path, dataset: Callable[[str], Data], tmp_path: Path, name: str
+    ) -> None:
+        copied(data_root, tmp_path, name)
+        expected, data = HeterophilousGraphDataset(str(tmp_path / "Heterophilous"), name)[0], dataset(name)
+        assert torch.equal(data.x.to_dense(), expected.x)
+        for part in ("edge_index", "y", "train_mask", "val_mask", "test_mask"):
+            assert torch.equal(data[part], expected[part])
+        assert data.train_mask.shape == (INFO[name].nodes, INFO[name].splits)
+
+    def test_a_heterophilous_file_that_the_user_has(self, tmp_path: Path) -> None:
+        rng, file = np.random.default_rng(0), tmp_path / ROMAN_EMPIRE.folder / "roman_empire.npz"
+        file.parent.mkdir(parents=True)
+        role = np.stack([rng.permutation(30) % 3 for _ in range(10)])
+        pairs = np.argwhere(np.triu(rng.random((30, 30)) < 0.2, 1))
+        masks = {f"{part}_masks": role == code for code, part in enumerate(("train", "val", "test"))}
+        features = rng.standard_normal((30, 4)).astype(np.float32)
+        np.savez(file, node_features=features, node_labels=rng.integers(0, 18, 30), edges=pairs, **masks)
+        data = validate(source_read.read(ROMAN_EMPIRE, tmp_path))
+        expected = HeterophilousGraphDataset(str(tmp_path / "Heterophilous"), "Roman-empire")[0]
+        for part in ("x", "edge_index", "y", "train_mask", "val_mask", "test_mask"):
+            assert torch.equal(data[part], expected[part])
+
+    def test_a_wikics_file_that_the_user_has(self, tmp_path: Path) -> None:
+        """With an edge named twice and one to itself, which are dropped; PyG keeps the latter."""
+        rng, file = np.random.default_rng(0), tmp_path / WIKICS.folder / "data.json"
+        file.parent.mkdir(parents=True)
+        role = np.stack([rng.permutation(12) % 3 for _ in range(20)])
+        content = {
+            "features": rng.standard_normal((12, 3)).round(4).tolist(),
+            "labels": rng.integers(0, 4, 12).tolist(),
+            "links": [[1, 2], [0], [2, 5], *([] for _ in range(8)), [0]],
+            **{f"{part}_masks": (role == code).tolist() for code, part in enumerate(("train", "val", "stopping"))},
+            "test_mask": (np.arange(12) == 4).tolist(),
+        }
+        file.write_text(json.dumps(content))
+        data = validate(source_read.read(WIKICS, tmp_path))
+        expected = WikiCS(str(tmp_path / "WikiCS"), is_undirected=True)[0]
+        assert torch.equal(data.edge_index, remove_self_loops(expected.edge_index)[0])
+        for part in ("x", "y", "train_mask", "val_mask", "test_mask"):
+            assert torch.equal(data[part], expected[part])
+
+    @pytest.mark.parametrize("name", ["physics", "questions", "wikics"])
+    def test_a_file_that_is_missing_is_named(self, tmp_path: Path, name: str) -> None:
+        (raw,) = INFO[name].raw
+        with pytest.raises(DataError, match=f"put {raw.files[0].path} into .*{raw.folder}"):
+            load(name, tmp_path, allow_download=False)
+
     def test_arxiv_files_as_written(self, tmp_path: Path) -> None:
         x = np.random.default_rng(0).standard_normal((5, 3)).round(6)
         tables: tuple[np.ndarray | list[list[int]], ...] = (
@@ -175,6 +229,7 @@ class TestPublicGraphs:
     def test_addresses_are_those_of_pyg(self) -> None:
         assert Planetoid.url == PLANETOID_URL
         assert Amazon.url == Coauthor.url == f"{BENCHMARK_URL}/"
+        assert (HeterophilousGraphDataset.url, WikiCS.url) == (HETEROPHILOUS_URL, WIKICS_URL)
         ids = (Flickr.adj_full_id, Flickr.feats_id, Flickr.class_map_id, Flickr.role_id)
         assert [file.url for file in FLICKR.files] == [f"{DRIVE_URL}{id_}" for id_ in ids]
 

@@ -7,6 +7,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RandomNodeSplit
 
 from suture.errors import ConfigError, DataError, PartitionError
+from suture.graph.data import single_split
 from suture.graph.partition import Partition
 from suture.graph.splits import Role, Split, given_masks, make_split
 from suture.settings import SplitSettings
@@ -141,8 +142,8 @@ def test_missing_masks_are_said() -> None:
 
 def test_masks_of_wrong_shape_or_with_shared_nodes_are_said() -> None:
     data = plain(4)
-    data.train_mask = torch.ones(4, 10, dtype=torch.bool)
-    with pytest.raises(DataError, match=r"train_mask must be one bool for each of the 4 nodes, got .*\(4, 10\)"):
+    data.train_mask = torch.ones(5, dtype=torch.bool)
+    with pytest.raises(DataError, match=r"train_mask must be one bool for each of the 4 nodes, got .*\(5,\)"):
         split(data, clients(range(4)), scope="given")
     data.train_mask = torch.tensor([True, False, False, False])
     data.val_mask = data.train_mask
@@ -206,3 +207,36 @@ def test_an_owner_alone_decides_as_all_owners_together(validating: bool) -> None
         data = Data(x=whole.x[members[k]], edge_index=whole.edge_index, y=y[members[k]], **mine)
         alone = make_split(data, Partition((name,), (torch.arange(size),), (False,)), settings, 4, given_masks(whole))
         assert torch.equal(alone.client_roles[0], together.client_roles[k]), name
+
+
+def several() -> Data:
+    """Three splits of six nodes; everybody is tested on the last node."""
+    data = plain(6)
+    data.train_mask, data.val_mask = torch.zeros(2, 6, 3, dtype=torch.bool).unbind(0)
+    for number in range(3):
+        data.train_mask[number, number] = True
+        data.val_mask[(number + 1) % 5, number] = True
+    data.test_mask = torch.arange(6) == 5
+    return data
+
+
+@pytest.mark.parametrize("scope", ["given", "auto"])
+@pytest.mark.parametrize(("seed", "number", "taken"), [(0, -1, 0), (2, -1, 2), (4, -1, 1), (4, 0, 0), (0, 2, 2)])
+def test_of_several_given_splits_one_is_taken(scope: str, seed: int, number: int, taken: int) -> None:
+    found = split(several(), clients(range(6)), seed, scope=scope, number=number)
+    expected = [NONE] * 5 + [TEST]
+    expected[taken], expected[(taken + 1) % 5] = TRAIN, VAL
+    assert found.roles.tolist() == expected
+    assert f"of the 3 given splits, number {taken} is used" in found.notes
+    assert given_masks(several()) == ("train_mask", "val_mask", "test_mask")
+
+
+def test_a_split_that_is_not_there_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"split\.number is 3, but the given masks hold 3 splits, numbered from 0; set a"):
+        split(several(), clients(range(6)), scope="given", number=3)
+    data = several()
+    data.val_mask = data.val_mask[:, :2]
+    with pytest.raises(DataError, match=r"masks must hold equally many splits, .* data\.train_mask 3, data\.val_mask 2"):
+        split(data, clients(range(6)), scope="given")
+    with pytest.raises(ConfigError, match=r"split\.number is 1, but the given masks hold one split; set a smaller one"):
+        split(single_split(several(), 0), clients(range(6)), scope="given", number=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,20 @@ import torch
 from harness import small, small_world
 from numpy.testing import assert_allclose
 
+import suture
 from suture.core.message import Model, Nothing
 from suture.core.tree import tile
 from suture.engines.embedded import EmbeddedCohort
+from suture.engines.sealed import SealedCohort
 from suture.errors import ConfigError
-from suture.graph.batch import GraphBatch
+from suture.graph.batch import Features, GraphBatch
+from suture.graph.boundary import Boundary
 from suture.method import Clients
-from suture.methods.fedgcn import FedGcn, Sums
+from suture.methods.fedgcn import FedGcn, Sums, shortened
+from suture.privacy.gdp import gaussian_epsilon
+from suture.privacy.mechanisms import NoisyLinks
+from suture.report.privacy import read_privacy
+from suture.testing.properties import PROPERTIES
 
 
 def exchanged(method: Any) -> tuple[Any, EmbeddedCohort[Any]]:
@@ -136,3 +144,112 @@ def test_noise_is_on_every_number_and_rows_are_clipped() -> None:
 def test_what_makes_no_sense_is_refused(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         small(FedGcn, **values)
+
+
+def foreign_parts(method: Any, engine: type[EmbeddedCohort[Any]] = EmbeddedCohort) -> torch.Tensor:
+    """What everybody heard of its nodes' foreign neighbours."""
+    world = small_world()
+    cohort = engine.start(method, world.clients, world.task)
+    method.exchange_sums(method.init_server(world.task), cohort)
+    return torch.cat([state.foreign.values for state in cohort.states()])[:, :-1]
+
+
+@pytest.mark.parametrize("engine", [EmbeddedCohort, SealedCohort])
+def test_together_is_the_same_sum_of_which_only_the_whole_is_needed(engine: type[EmbeddedCohort[Any]]) -> None:
+    apart = foreign_parts(small(FedGcn, fewest=1))
+    assert_allclose(foreign_parts(small(FedGcn, fewest=1, together=True), engine), apart, atol=1e-5)
+    assert float(apart.abs().sum()) > 1
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_no_sum_of_fewer_owners_is_heard(together: bool) -> None:
+    world = small_world()
+    boundary = world.clients.boundary
+    assert boundary is not None
+    links = torch.stack([boundary.foreign, world.clients.segments.client[boundary.node]], 1).unique(dim=0)
+    address, owners = links[:, 0].unique(return_counts=True)
+    heard = foreign_parts(small(FedGcn, fewest=1, owners=2, together=together)).abs().sum(1) > 0
+    assert set(boundary.address[heard].tolist()) == set(address[owners >= 2].tolist()) != set(address.tolist())
+
+
+@pytest.mark.parametrize(
+    "holds", ["separable", "promised_sums_suffice", "messages_are_closed", "owners_understand_every_message"]
+)
+def test_free_tests_hold_together_with_noise(holds: str) -> None:
+    PROPERTIES[holds](FedGcn, {"together": True, "fewest": 1, "clip": 1.0, "sigma": 0.1})
+
+
+class GivenDegrees(FedGcn):
+    """Numbers of links are told, so that an account takes them as given."""
+
+    given: torch.Tensor
+
+    def degrees(self, graph: GraphBatch) -> torch.Tensor:
+        return self.given
+
+
+def told_without_noise(method: FedGcn, graph: GraphBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """All sums of line 1 by (owner, address), and the own part of everybody's a, on a graph of one's choice."""
+    known = graph.boundary
+    assert known is not None
+    addresses = 1000
+    first = torch.zeros(len(graph.ids) * addresses, graph.x.width)
+    place = graph.segments.client[known.node] * addresses + known.foreign
+    first.index_add_(0, place, method.scaled_rows(graph)[known.node])
+    return first, shortened(method.aggregated(graph, None), method.clip)
+
+
+def moved(method: FedGcn, one: GraphBatch, other: GraphBatch) -> list[float]:
+    """How far apart what is told of two graphs is, line by line."""
+    pairs = zip(told_without_noise(method, one), told_without_noise(method, other), strict=True)
+    return [float((a - b).norm()) for a, b in pairs]
+
+
+def test_no_link_and_no_node_moves_more_than_the_account_says() -> None:
+    world, clip = small_world(), 0.7
+    graph, known = world.clients, world.clients.boundary
+    assert known is not None
+    method = small(GivenDegrees, fewest=1, clip=clip, sigma=1.0)
+    object.__setattr__(method, "given", FedGcn.degrees(method, graph))
+    (used,) = [one for one in method.mechanisms() if isinstance(one, NoisyLinks)]
+    assert method.given.min() >= 1 and int(known.foreign.max()) < 1000
+    found: dict[str, list[float]] = {"link": [], "node": []}
+    for link in range(0, known.node.numel(), 3):
+        kept = torch.arange(known.node.numel()) != link
+        fewer = dataclasses.replace(graph, boundary=Boundary(known.node[kept], known.foreign[kept], known.address))
+        found["link"].append(np.hypot(*moved(method, graph, fewer)))
+    once = torch.nonzero(graph.edge_index[0] < graph.edge_index[1]).squeeze(1)
+    for edge in once[::5].tolist():
+        u, v = graph.edge_index[:, edge].tolist()
+        same = ((graph.edge_index[0] == u) & (graph.edge_index[1] == v)) | (
+            (graph.edge_index[0] == v) & (graph.edge_index[1] == u)
+        )
+        found["link"].append(
+            np.hypot(*moved(method, graph, dataclasses.replace(graph, edge_index=graph.edge_index[:, ~same])))
+        )
+    for node in range(0, graph.num_nodes, 4):
+        touching = (graph.edge_index == node).any(0)
+        kept = known.node != node
+        x = graph.x.dense().clone()
+        x[node] = 0
+        without = dataclasses.replace(
+            graph,
+            x=Features(x, graph.segments),
+            edge_index=graph.edge_index[:, ~touching],
+            boundary=Boundary(known.node[kept], known.foreign[kept], known.address),
+        )
+        found["node"].append(np.hypot(*moved(method, graph, without)))
+    for level, most in (("link", used.link), ("node", used.node)):
+        assert max(found[level]) <= most * clip + 1e-6
+        assert max(found[level]) > 0.3 * most * clip, "the bound is not beside the point"
+
+
+def test_noise_is_accounted_for_by_link_and_by_node(tmp_path: Path) -> None:
+    sigma = 4.0
+    settings = ["partition.boundary=both", "fedgcn.fewest=1", "fedgcn.clip=1", f"fedgcn.sigma={sigma}", "rounds=2"]
+    suture.run("csbm:nodes=240", "fedgcn", clients=4, overrides=settings, out=tmp_path / "run")
+    (run,) = read_privacy(tmp_path / "run", 1e-5)
+    bounds = {one.mechanism: one for one in run.guarantees if one.client == "client-00"}
+    assert bounds["Gaussian sums, link"].bound.epsilon == pytest.approx(gaussian_epsilon(np.sqrt(0.5) / sigma, 1e-5))
+    assert bounds["Gaussian sums, node"].bound.epsilon == pytest.approx(gaussian_epsilon(np.sqrt(2) / sigma, 1e-5))
+    assert "addresses" in bounds["Gaussian sums, link"].uncovered and bounds["Gaussian sums, link"].vacuous

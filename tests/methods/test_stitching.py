@@ -19,15 +19,16 @@ from suture.core.message import Model, Rows
 from suture.core.streams import Streams
 from suture.core.tree import tile
 from suture.engines.embedded import EmbeddedCohort
-from suture.errors import ConfigError
+from suture.errors import ConfigError, IntegrityError
 from suture.graph.batch import GraphBatch
 from suture.graph.boundary import Boundary
 from suture.method import Clients
 from suture.methods import METHODS
 from suture.methods.fedavg import FedAvg
 from suture.methods.links import Offered, Wanted, routed
-from suture.methods.stitching import told_rows
+from suture.methods.stitching import longest_heard, shortened, smoothed, told_rows
 from suture.privacy.gdp import gaussian_epsilon
+from suture.privacy.mechanisms import NoisyRows
 from suture.report.privacy import read_privacy
 from suture.runs.prepare import Source
 from suture.testing.properties import PROPERTIES
@@ -179,8 +180,10 @@ def test_what_left_is_told_and_accounted(tmp_path: Path) -> None:
     assert set(offers[0]["kinds"]) == {"addresses", "predictions"}
     (run,) = read_privacy(tmp_path / "run", 1e-5)
     rows = [one for one in run.guarantees if one.mechanism == "Gaussian rows"]
-    # Two rows of probabilities are sqrt(2) apart at most; two steps.
-    assert rows[0].bound.epsilon == pytest.approx(gaussian_epsilon(np.sqrt(2) * np.sqrt(2) / sigma, 1e-5))
+    # Two rows of probabilities are sqrt(2) apart at most; two of length one, as later steps tell, 2.
+    assert rows[0].bound.epsilon == pytest.approx(gaussian_epsilon(np.sqrt(2 + 4) / sigma, 1e-5))
+    links = [one for one in run.guarantees if one.mechanism == "Gaussian rows, link"]
+    assert links[0].bound.epsilon == pytest.approx(gaussian_epsilon(0.95 * (1 + 8 * sigma) / sigma, 1e-5))
     assert "addresses" in rows[0].uncovered and rows[0].vacuous, "who is linked to whom is told without noise"
 
 
@@ -205,3 +208,70 @@ def test_an_earlier_state_is_read_without_what_was_heard() -> None:
     world = small_world()
     end = run_to_end(small(FedAvg), world.clients, world.task)
     assert end.states[0].stitch_heard is None and not [path for path in end.states[0].tensors() if "heard" in path]
+
+
+def test_a_saved_run_predicts_as_it_was_tested(tmp_path: Path) -> None:
+    settings = ["partition.boundary=both", "training.stitch=2", "training.stitch_sigma=0.1", "rounds=3"]
+    for method in ("fedavg", "fedpub", "fedgcn"):
+        result = suture.run("csbm:nodes=240", method, clients=3, overrides=settings, out=tmp_path / method)
+        found = suture.predict(tmp_path / method)
+        torch.testing.assert_close(found.probability, result.data.probability, atol=1e-5, rtol=0)
+        assert any(note.startswith("stitched: predictions are smoothed") for note in found.notes)
+        for k, name in enumerate(result.client_ids):
+            mask = result.data.test_mask & (found.client == k)
+            right = float((found.prediction[mask] == found.y[mask]).double().mean())
+            assert right == pytest.approx(result.evaluation["clients"][name]["test"]["accuracy"], abs=1e-9)
+    plain = suture.run("csbm:nodes=240", "fedavg", clients=3, overrides=[*settings, "training.stitch=0"])
+    assert not torch.allclose(plain.data.probability, suture.predict(tmp_path / "fedavg").probability, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("graph", "how", "why"),
+    [
+        (None, {"uncut": True}, "no link is missing"),
+        ("csbm:nodes=300", {}, "of the nodes of the run, and these are others"),
+    ],
+)
+def test_where_it_cannot_be_stitched_that_is_said(graph: str | None, how: dict[str, bool], why: str, tmp_path: Path) -> None:
+    settings = ["partition.boundary=both", "training.stitch=1", "rounds=1"]
+    suture.run("csbm:nodes=240", "fedavg", clients=3, overrides=settings, out=tmp_path / "run")
+    notes = suture.predict(tmp_path / "run", graph, **how).notes
+    assert [note for note in notes if note.startswith("not stitched") and why in note]
+
+
+def test_what_was_heard_is_of_these_nodes_or_refused(tmp_path: Path) -> None:
+    settings = ["partition.boundary=both", "training.stitch=1", "rounds=1"]
+    for nodes in (240, 260):
+        suture.run(f"csbm:nodes={nodes}", "fedavg", clients=3, overrides=settings, out=tmp_path / str(nodes))
+    (tmp_path / "240" / "stitched.safetensors").write_bytes((tmp_path / "260" / "stitched.safetensors").read_bytes())
+    with pytest.raises(IntegrityError, match="is of other nodes: one of its files was changed"):
+        suture.predict(tmp_path / "240")
+
+
+def test_no_link_moves_more_than_the_account_says() -> None:
+    """Three steps of smoothing with and without one known link, what was heard being given."""
+    world, sigma, share, steps = small_world(), 0.1, 0.95, 3
+    graph, known = world.clients, world.clients.boundary
+    assert known is not None
+    used = NoisyRows("stitch_offer", sigma, steps, share, longest_heard(sigma))
+    degree = int(graph.degree.max())
+    generator = torch.Generator().manual_seed(0)
+    start = torch.softmax(3 * torch.randn(graph.num_nodes, 5, generator=generator), 1)
+    rows = shortened(start[torch.randint(graph.num_nodes, (known.node.numel(),), generator=generator)] * 3, used.longest)
+    largest = 0.0
+    for link in range(0, known.node.numel(), 2):
+        told = []
+        for kept in (torch.ones(known.node.numel(), dtype=torch.bool), torch.arange(known.node.numel()) != link):
+            row = torch.cat([rows, torch.ones(len(rows), 1)], 1)[kept]
+            heard = torch.zeros(graph.num_nodes, 6).index_add_(0, known.node[kept], row)
+            every = heard.unsqueeze(1).repeat(1, steps, 1)
+            told.append(
+                [
+                    shortened(smoothed(graph, start, Rows(every[:, :step], graph.segments.ptr), share), 1.0)
+                    for step in range(steps)
+                ]
+            )
+        moved = float(torch.stack([(a - b).norm() for a, b in zip(*told, strict=True)]).norm())
+        largest = max(largest, moved)
+    assert 0 < largest / sigma <= used.link_mu(steps, degree)
+    assert used.link_mu(1, degree) == 0, "what models say does not depend on known links"

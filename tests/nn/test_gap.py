@@ -37,7 +37,10 @@ from suture.testing.world import small_world
 
 QUIET = ModelSettings(kind="gap", gap_sigma=0.0, gap_hops=2, hidden=8)
 CLASSES = 3
-MEMBERS = ("fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "local", "scaffold")
+MEMBERS = (
+    *("fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "local", "scaffold"),
+    *("ditto", "moon", "fedala"),
+)
 
 
 def world() -> GraphBatch:
@@ -326,7 +329,10 @@ def test_the_account_is_the_closed_formula_and_predictions_meet_the_sums_of_trai
     assert sum(right) / 3 == pytest.approx(outcome["accuracy_client_mean"], abs=1e-6)
 
 
-CAN = {"local", "global", "fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "fed_gnn", "scaffold"}
+CAN = {
+    *("local", "global", "fedavg", "fedprox", "fedper", "fedproto", "fedpub", "gcfl", "gcfl_plus", "fed_gnn", "scaffold"),
+    *("ditto", "moon", "fedala"),
+}
 """As docs/privacy.md lists them; fed_mlp hears no edge, whatever is asked for."""
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,10 @@ def test_damage_is_one_sentence(tmp_path: Path, line: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
     with pytest.raises(IntegrityError, match="damaged"):
         read_curve(tmp_path)
+
+
+def test_a_ledger_whose_step_is_no_word_is_one_sentence_too(tmp_path: Path) -> None:
+    line = {"step": True, "direction": "up", "clients": ["a"], "bytes": [3], "fields": ["x"]}
+    (tmp_path / "ledger.jsonl").write_text(f"{json.dumps(line)}\n")
+    with pytest.raises(IntegrityError, match="damaged"):
+        read_traffic(tmp_path)

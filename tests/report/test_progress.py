@@ -51,6 +51,18 @@ def test_live_line_fits_the_terminal_and_finished_runs_stay(width: int) -> None:
     assert "…" not in text
 
 
+def test_runs_side_by_side_have_a_line_each() -> None:
+    file = io.StringIO()
+    with watching(Console(file=file, force_terminal=True, width=100, color_system=None), 2, quiet=False) as watch:
+        for done in (3, 10):
+            for method in ("fedsage", "fedprox"):
+                watch(method, 0, tick(done))
+                time.sleep(0.15)  # long enough to be drawn
+    drawn, over = file.getvalue().split("1/2 fedsage seed 0: round 10/10", 1)
+    assert drawn.rindex("2/2 fedprox seed 0") > drawn.rindex("1/2 fedsage seed 0") > 0  # both at once, one below the other
+    assert "2/2 fedprox seed 0: round 10/10" in over
+
+
 def screen(file: io.StringIO, terminal: bool, width: int = 80) -> Console:
     return Console(file=file, force_terminal=terminal, width=width, color_system=None)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import suture
 from suture.graph.batch import batch_of
@@ -61,3 +64,17 @@ def test_neighbours_in_a_batch_are_selected_where_they_are() -> None:
     for name in ("edge_index", "edge_weight", "y", "role", "node_id"):
         assert torch.equal(getattr(nearby, name), getattr(apart, name)), name
     assert torch.equal(nearby.x.dense(), apart.x.dense())
+
+
+@pytest.mark.parametrize(("name", "metric"), [("tolokers", "roc_auc"), ("chameleon_filtered", "accuracy")])
+def test_a_graph_with_several_splits_is_run_by_its_papers_split_and_metric(
+    dataset: Callable[[str], Data], data_root: Path, name: str, metric: str
+) -> None:
+    given = dataset(name)
+    options = suture.Options(data_root=data_root)
+    run = suture.run(name, "local", clients=2, seed=13, overrides=["rounds=1", "hidden=8"], options=options)
+    made = run.finished.prepared
+    assert (run.outcome.protocol, made.task.metric) == ("given-splits", metric)
+    assert "of the 10 given splits, number 3 is used" in made.notes
+    for code, mask in enumerate((given.train_mask, given.val_mask, given.test_mask), start=1):
+        assert torch.equal(made.cut.split.roles == code, mask[:, 3])

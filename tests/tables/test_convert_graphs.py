@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 from suture.errors import DataError, SutureError
 from suture.tables import from_any
+from suture.tables.graphs import import_graph
 
 X = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 PATH = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
@@ -153,3 +154,15 @@ def test_a_mistake_is_one_sentence(what: str) -> None:
     with pytest.raises(SutureError) as complaint:
         from_any(MISTAKES[what])
     assert "\n" not in str(complaint.value) and len(str(complaint.value)) < 400
+
+
+def test_owners_must_hold_equally_many_splits() -> None:
+    one, two = (graph(train_mask=torch.ones(3, splits, dtype=torch.bool)) for splits in (1, 2))
+    assert from_any([two, two]).train_mask.shape == (6, 2)
+    with pytest.raises(DataError, match="differ in how many splits train_mask holds"):
+        from_any([one, two])
+
+
+def test_a_folder_holds_one_split(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a graph folder holds one split, and the masks hold 2: give one column"):
+        import_graph(tmp_path / "out", graph(train_mask=torch.ones(3, 2, dtype=torch.bool)))

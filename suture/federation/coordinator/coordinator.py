@@ -40,7 +40,7 @@ SECONDS_FOR_THE_ONE_BEFORE = 60.0
 
 
 def let_in(plugins: Sequence[str], home: Path) -> None:
-    """Check methods of the coordinator's own, such as `fedgta.py:FedGTA`, and write down where they are."""
+    """Check methods of the coordinator's own, such as `fedamp.py:FedAMP`, and write down where they are."""
     door_with(plugins)
     write_json(make_folder(home) / SETTINGS, {"plugins": [absolute(one, "method") for one in plugins]})
 

@@ -26,22 +26,26 @@ from suture.federation.wire.description import Description, fitting, in_common, 
 from suture.federation.wire.frames import ANSWERS
 from suture.federation.wire.orders import Order
 from suture.federation.wire.reasons import BadReply, Reason
-from suture.federation.wire.terms import Terms, census_terms, check_bounds, terms_of
+from suture.federation.wire.terms import Terms, check_bounds, matches_privately, terms_before, terms_of
 from suture.graph.target import Target
 from suture.method import Task, check_target
 from suture.methods.census import Census, Counted
+from suture.methods.matching import Matching
 from suture.privacy.ledger import RunLedger
 from suture.runs.card import DataCard
 from suture.runs.counting import Counts, concluded, found_in, needs_census
 from suture.runs.folder import RunFolder
 from suture.runs.loop import Interrupted
+from suture.runs.matching import matching_of
 from suture.runs.plan import Plan
 from suture.seam import Audit, Cohort, Transport, sample_size
 
-TERMS, CENSUS = "terms.json", "census.jsonl"
-"""What was agreed on, and the ledger of what was sent for it."""
+TERMS, BEFORE = "terms.json", (Census.name, Matching.name)
+"""What was agreed on, and what is exchanged first, with a ledger of its own (`census.jsonl`)."""
 NOT_NEGATIVE = frozenset({"size", "filled", "other", "label_size", "trained", "edges"})
 """Sums of a census that are of sizes and shares."""
+Body = Callable[[Any, Cohort], Any]
+"""One exchange, as the server carries it out."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ class Settling:
         weighted, counts = bool(common.weighted), None
         if needs_census(protocol, common.kind, weighted):
             counts = self._counted(common, weighted)
+        if matches_privately(self.made):
+            self._matched(common)
         terms = terms_of(self.made, common, self.order.secure, counts, self.transport.owners)
         check_bounds(terms)
         self._keep_card(common, terms, counts)
@@ -144,10 +150,10 @@ class Settling:
 
     def record_census(self, ledger: RunLedger) -> None:
         """What was sent for the terms belongs to the run."""
-        if self.folder.saved is None and (self.path / CENSUS).exists():
-            ledger.replay(
-                {**line, "ask": 0, "step": f"{Census.name}.{line['step']}"} for line in read_lines(self.path / CENSUS)
-            )
+        for name in BEFORE:
+            lines = self.path / f"{name}.jsonl"
+            if self.folder.saved is None and lines.exists():
+                ledger.replay({**line, "ask": 0, "step": f"{name}.{line['step']}"} for line in read_lines(lines))
 
     def _described(self) -> Description:
         """What all owners say of their graphs; with `on_loss` continue, all but those that do not fit the most."""
@@ -179,9 +185,22 @@ class Settling:
 
     def _counted(self, common: Description, weighted: bool) -> Counts:
         """The census between the owners, and what follows from it."""
-        method, terms = Census(), census_terms(self.made, common, self.order.secure, self.transport.owners)
-        task, lines = Task(terms.features, terms.classes, terms.seed), LineFile(self.path / CENSUS, 0)
-        cohort = OwnersCohort.start(
+        concluding = Concluding(self.made, common, weighted, self.order.secure)
+        counted = self._exchanged(Census(), common, concluding.after)
+        counts = concluding.counts(counted)
+        self.audit.note("counted", run=self.order.run, secure=self.order.secure, nodes=counts.statistics.nodes)
+        return counts
+
+    def _matched(self, common: Description) -> None:
+        """Who holds which id, found out between the owners; nothing of it stays here but sizes."""
+        self._exchanged(matching_of(self.made.protocol.partition), common, lambda body: body)
+        self.audit.note("matched", run=self.order.run, pad=self.made.protocol.partition.matching_pad)
+
+    def _exchanged(self, method: Any, common: Description, tried: Callable[[Body], Body]) -> Any:
+        """Carry out what comes before the run, under terms of its own; what its server knows in the end."""
+        terms = terms_before(method, self.made, common, self.order.secure, self.transport.owners)
+        task, lines = Task(terms.features, terms.classes, terms.seed), LineFile(self.path / f"{method.name}.jsonl", 0)
+        cohort: OwnersCohort[Any] = OwnersCohort.start(
             method,
             task,
             f"{self.order.run}.{method.name}",
@@ -195,20 +214,17 @@ class Settling:
             left_out=self.left_out,
         )
         self.watched(cohort)
-        concluding = Concluding(self.made, common, weighted, self.order.secure)
         try:
             server = method.init_server(task)
             for phase in method.plan():
                 self._go_on()
                 cohort.begin(phase.name, 1)
-                server = cohort.carry_out(concluding.after(phase.body), server)
+                server = cohort.carry_out(tried(phase.body), server)
         finally:
             lines.close()
             cohort.close()
         self._leave_out(cohort.banned, cohort.banned)
-        counts = concluding.counts(server)
-        self.audit.note("counted", run=self.order.run, secure=self.order.secure, nodes=counts.statistics.nodes)
-        return counts
+        return server
 
     def _keep_card(self, common: Description, terms: Terms, counts: Counts | None) -> None:
         """What is known here of the owners' graphs; how many nodes each has is not."""

@@ -23,9 +23,9 @@ import fcntl
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from suture.core.chained import ChainedFile, Line
@@ -96,8 +96,8 @@ class Caps:
     """Tests of different models."""
     total_bytes: int | None = None
     """Of everything that leaves, in all runs together."""
-    once: frozenset[str] = frozenset()
-    """Steps that are run once, whatever the plan."""
+    few: Mapping[str, int] = field(default_factory=dict)
+    """Steps that are run so often, whatever the plan."""
 
 
 class RunAccount:
@@ -119,7 +119,7 @@ class RunAccount:
         def decide() -> list[Line]:
             if mark in self._keys:
                 return []
-            asks, spare = 1 if step in self.caps.once else self.caps.asks, 0 if key else self.caps.spare
+            asks, spare = self.caps.few.get(step, self.caps.asks), 0 if key else self.caps.spare
             beyond = sum(max(0, times - asks) for times in self.ran.values())
             if self.ran[step] >= asks and beyond >= spare:
                 why = "the privacy budget is spent: " if key else ""

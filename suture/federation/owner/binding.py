@@ -14,7 +14,7 @@ from pathlib import Path
 
 from suture.core.storage import make_folder, read_json, write_json
 from suture.errors import IntegrityError
-from suture.federation.wire.names import CENSUS
+from suture.federation.wire.names import CENSUS, MATCHING
 from suture.federation.wire.reasons import Code, Refused
 
 BINDING = "binding.json"
@@ -23,9 +23,9 @@ BINDING = "binding.json"
 def bind(runs: Path, run: str, fingerprint: str) -> str:
     """What the coordinator is told of the data in this run; refused if the run was opened with other data before.
 
-    What is counted before a run belongs to it, so both are bound together.
+    What is exchanged before a run belongs to it, so all of it is bound together.
     """
-    path = runs / run.removesuffix(CENSUS) / BINDING
+    path = runs / run.removesuffix(CENSUS).removesuffix(MATCHING) / BINDING
     if not path.exists():
         key = secrets.token_bytes(32)
         make_folder(path.parent)

@@ -12,7 +12,7 @@ from suture.core.storage import Json, damaged, read_json
 from suture.federation.wire.terms import Terms
 from suture.method import Method
 from suture.privacy.accountant import ClientFacts, history_of
-from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisySums
+from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyLinks, NoisyMeans, NoisyRows, NoisySums
 
 Noise = tuple[float, float, int]
 """(noise, share of the nodes in a step, steps), as `suture.privacy.accountant` composes them."""
@@ -89,6 +89,17 @@ def noisy_steps(method: Method[Any, Any]) -> list[NoisyGradients]:
     return [used for used in method.mechanisms() if isinstance(used, NoisyGradients) and used.sigma > 0]
 
 
-def noised_once(method: Method[Any, Any]) -> frozenset[str]:
-    """The steps that tell means with noise on them, once in a run: of several answers one could take the mean."""
-    return frozenset(used.step for used in method.mechanisms() if isinstance(used, NoisyMeans))
+def noised_few(method: Method[Any, Any]) -> dict[str, int]:
+    """The steps that tell means, sums or rows with noise on them, and how often a run asks for each: once, or so many times.
+
+    Of more answers one could take the mean.
+    """
+    found: dict[str, int] = {}
+    for used in method.mechanisms():
+        if isinstance(used, NoisyMeans):
+            found[used.step] = 1
+        elif isinstance(used, NoisyLinks):
+            found |= dict.fromkeys(used.steps, 1)
+        elif isinstance(used, NoisyRows):
+            found[used.step] = used.times
+    return found

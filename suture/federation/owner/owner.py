@@ -8,16 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from suture.core.storage import Json, make_folder, read_json, real_path, write_json
 from suture.core.trusted import absolute
 from suture.errors import ConfigError, DataError, IntegrityError, PartitionError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.identity import Identity
 from suture.federation.owner.account import SPENT, Account
-from suture.federation.owner.cost import Cost, cost_of, noised_once, noisy_steps
+from suture.federation.owner.cost import Cost, cost_of, noised_few, noisy_steps
 from suture.federation.owner.desk import Desk
 from suture.federation.owner.holding import Holding, read_holding
 from suture.federation.owner.keys import lasting_key
+from suture.federation.owner.matching import MatchingAtOwner, found_before, found_for
 from suture.federation.owner.policy import Policy, load_policy
 from suture.federation.owner.run import Agreement
 from suture.federation.owner.secrecy import Secrecy
@@ -25,12 +28,15 @@ from suture.federation.owner.weighing import weigh
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms, read_terms
 from suture.graph.batch import GraphBatch
+from suture.graph.boundary import Boundary, addresses_in
 from suture.graph.data import MOST_CLASSES, fingerprint
 from suture.method import Method, Task, check_target
 from suture.methods import DOOR, Methods, door_with
+from suture.methods.matched import private_boundary
 from suture.privacy.accountant import facts_of
 from suture.privacy.keystream import Keystream
 from suture.runs.card import DataCard
+from suture.runs.matching import uses_links
 from suture.runs.piece import OwnersPiece
 
 OWNER = "owner.json"
@@ -67,7 +73,7 @@ class Owner:
     ) -> Owner:
         """Check the owner's files and write down where they are; the files themselves are not copied.
 
-        `plugins` are methods of its own, such as `fedgta.py:FedGTA`. Nobody else can add to them. `kit` is its start-up kit.
+        `plugins` are methods of its own, such as `fedamp.py:FedAMP`. Nobody else can add to them. `kit` is its start-up kit.
         """
         make_folder(home).chmod(0o700)
         read_holding(data)
@@ -118,19 +124,21 @@ class Owner:
         task = Task(terms.features, terms.classes, terms.seed, link=link, metric=terms.metric)
         weigh(self.policy, terms, method, task)
         try:
-            if not link and not terms.is_census:
+            if not link and not terms.is_before_run:
                 check_target(method, terms.handling.target)
             piece = self.holding.piece(self.name, terms.handling, terms.seed, link)
         except (ConfigError, DataError, PartitionError) as error:
             raise Refused(f"the terms do not fit this owner's graph: {error}", Code.TERMS) from error
         graph = replace(piece.graph, secret=Keystream(lasting_key(self.home)))
+        if terms.is_matching or uses_links(method):
+            graph = self._linked(run, terms, piece, graph)
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
-        if terms.secure and not method.sums:
+        if terms.secure and not method.sums and not terms.is_matching:
             raise Refused(
                 f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates", Code.TERMS
             )
-        secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure else None
+        secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure and method.sums else None
         self._charge(run, content, terms, method, graph)
         return Agreement(
             method=method,
@@ -141,8 +149,28 @@ class Owner:
             card=self._card(piece, terms),
             account=Account(self.home).of_run(run, self.policy.caps(terms, method)),
             secrecy=secrecy,
-            noisy=noised_once(method) | {used.step for used in noisy_steps(method)},
+            noisy=frozenset(noised_few(method)) | {used.step for used in noisy_steps(method)},
+            before=found_before(self.home, self.name) if terms.is_matching else None,
+            gate=self._gate(run) if terms.is_matching else None,
         )
+
+    def _gate(self, run: str) -> MatchingAtOwner:
+        """What counts and signs in a matching."""
+        return MatchingAtOwner(self.home, run, self.policy.matching, self.audit, self.identity)
+
+    def _linked(self, run: str, terms: Terms, piece: OwnersPiece, graph: GraphBatch) -> GraphBatch:
+        """The graph with links to others' nodes, by the addresses that the terms speak of."""
+        if graph.boundary is None:  # it knows of none, but others may know of its nodes
+            none = torch.empty(0, dtype=torch.int64)
+            graph = replace(graph, boundary=Boundary(none, none, addresses_in(piece.data, graph.node_id)))
+        if terms.is_matching:
+            return graph
+        if not terms.matching and self.policy.matching.required:
+            raise Refused("the policy requires private matching, and this run compares hashes of ids openly", Code.POLICY)
+        if not terms.matching:
+            return graph
+        state = found_for(self.home, self.home / "runs" / run, self.name)
+        return replace(graph, boundary=private_boundary(graph, state, terms.seed, run))
 
     def _check_fit(self, terms: Terms) -> None:
         """Refuse terms that speak of other features or labels than this owner has."""
@@ -153,7 +181,7 @@ class Owner:
             )
         # Owners may lack classes that others have; labels and numbers are columns, and the same at all of them.
         most = MOST_CLASSES if mine.kind == "class" else mine.classes
-        if (terms.task == "node" or terms.is_census) and not mine.classes <= terms.classes <= most:
+        if (terms.task == "node" or terms.is_before_run) and not mine.classes <= terms.classes <= most:
             raise Refused(f"the terms speak of {terms.classes} classes, this owner has {mine.classes}", Code.TERMS)
         if terms.handling.target.kind != mine.kind:
             raise Refused(
@@ -162,9 +190,9 @@ class Owner:
             )
 
     def _charge(self, run: str, content: dict[str, Json], terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
-        """Ask the policy, and write down what the run takes from the owner's budgets; a census takes nothing."""
+        """Ask the policy, and write down what the run takes from the owner's budgets; what comes before it takes nothing."""
         facts, tests = facts_of(graph)[0], self.policy.noise_of_tests()
-        cost = Cost(0) if terms.is_census else cost_of(terms, method, facts, self.fingerprint(), tests)
+        cost = Cost(0) if terms.is_before_run else cost_of(terms, method, facts, self.fingerprint(), tests)
         carried = Account(self.home).open(run, content, cost, lambda earlier: self.policy.check(terms, cost, earlier))
         if carried:
             self.audit.note("account carried over", source=SPENT, runs=list[Json](carried))

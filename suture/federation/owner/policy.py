@@ -18,6 +18,12 @@ secure_colluders = 0                   # owners that may side with the coordinat
 losses = false                         # zero in place of losses; if absent, told, but not with [privacy]
 weighting = ["uniform", "rounded"]     # what may be told of its size (training.weighting); anything if absent
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
+[matching]                             # private matching of ids, before runs that stitch known links
+allowed = true                         # if absent, yes, but not with [privacy]
+only_with = ["clinic-b"]               # whose questions are answered; everybody's if absent
+max_ids = 1_000_000                    # that may be asked for, in all matchings together
+times = 100                            # matchings in which anything is answered, in all
+required = false                       # no run that compares hashes of ids openly
 [privacy]                              # if present, only runs that promise it, within this budget for all of them together
 epsilon = 8.0                          # for training nodes: only runs with DP-SGD
 edge_epsilon = 4.0                     # for edges: only runs with noised sums (model.kind=gap) or drawn edges (feddep)
@@ -31,7 +37,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +48,8 @@ from suture.core.message import UNDECLARED, Message
 from suture.core.storage import disk_errors
 from suture.errors import ConfigError
 from suture.federation.owner.account import Caps
-from suture.federation.owner.cost import Cost, Noise, edges_shown, noised_once
+from suture.federation.owner.cost import Cost, Noise, edges_shown, noised_few
+from suture.federation.owner.matching import MatchingRules
 from suture.federation.owner.scores import Evaluations, without_losses
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.terms import Terms
@@ -117,6 +124,8 @@ class Policy:
     """What runs may ask to be told of its size, of the values of `training.weighting`; absent: anything."""
     privacy: Budget | None = None
     """Refuse runs that do not hide what it is for, and those with which all runs would cost more than this."""
+    matching: MatchingRules = field(default_factory=MatchingRules)
+    """What it answers when others ask which ids it holds."""
 
     @property
     def scores(self) -> Evaluations:
@@ -139,7 +148,7 @@ class Policy:
         """How often a run is answered: what its plan can need, and what the policy spares or allows."""
         tests = 2 * terms.rounds + self.spare_asks if self.max_evaluations is None else self.max_evaluations
         asks = terms.rounds * method.asks_per_iteration
-        return Caps(asks, self.spare_asks, tests, self.total_bytes, noised_once(method))
+        return Caps(asks, self.spare_asks, tests, self.total_bytes, noised_few(method))
 
     def noise_of_tests(self) -> tuple[Noise, ...]:
         """What the scores of one run cost."""
@@ -153,6 +162,9 @@ class Policy:
             raise Refused("the policy requires secure aggregation, and this run has none", Code.POLICY)
         if terms.is_census:
             self._check_statistics()
+            return
+        if terms.is_matching:
+            self._check_matching()
             return
         spent_rounds = sum(other.rounds for other in earlier)
         if self.methods is not None and terms.method not in self.methods:
@@ -184,6 +196,16 @@ class Policy:
             raise Refused(
                 f"the policy has a privacy budget, statistics would leave without noise, and {needed}; "
                 "its owner can allow them with statistics = true",
+                Code.POLICY,
+            )
+
+    def _check_matching(self) -> None:
+        if self.matching.allowed is False:
+            raise Refused("the policy forbids matching of ids, and this run stitches links by it", Code.POLICY)
+        if self.matching.allowed is None and self.privacy is not None:
+            raise Refused(
+                "the policy has a privacy budget, and no noise covers which ids are held, which matching tells whoever asks "
+                "for them; its owner can allow it with allowed = true in [matching]",
                 Code.POLICY,
             )
 
@@ -259,10 +281,10 @@ def load_policy(path: Path, door: Methods = DOOR) -> Policy:
         content = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"the policy {path} is not valid TOML: {error}") from error
-    hint = content.pop("privacy", None)
+    tables: dict[str, type[Any]] = {"privacy": Budget, "matching": MatchingRules}
+    hints = {name: content.pop(name) for name in tables if name in content}
     policy = strict(Policy, content, "policy")
-    if hint is not None:
-        policy = Policy(**{**vars(policy), "privacy": strict(Budget, hint, "policy.privacy")})
+    policy = replace(policy, **{name: strict(tables[name], hint, f"policy.{name}") for name, hint in hints.items()})
     budget = policy.privacy
     if budget is not None and budget.epsilon is None and budget.edge_epsilon is None:
         raise ConfigError(f"the policy {path} has a [privacy] budget without a number: give epsilon, edge_epsilon or both")

@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
@@ -15,13 +16,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from suture.core.message import Kind, Message, Model, Nothing
+from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.metrics import metric_for
 from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
 from suture.core.streams import Streams
 from suture.federation.owner.account import RunAccount
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
 from suture.federation.owner.keys import StepKey
+from suture.federation.owner.matching import MatchingAtOwner
 from suture.federation.owner.policy import Policy
 from suture.federation.owner.scores import noised, nothing_told, rounded
 from suture.federation.owner.secrecy import Secrecy
@@ -43,6 +45,8 @@ from suture.runs.predicting import Predictions
 from suture.tables.predictions import Answers, frame_of, write_predictions
 
 log = logging.getLogger(__name__)
+MISFITS = (AttributeError, KeyError, IndexError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError)
+"""What becomes of a message of another type, or with other names or shapes inside, once it is used."""
 TERMS = "terms.json"
 PREDICTIONS, FINISHED = "predictions.csv", "finished.json"
 
@@ -66,6 +70,10 @@ class Agreement:
     """If given, replies to summed steps leave under secure aggregation only."""
     noisy: frozenset[str] = frozenset()
     """Steps that add noise, which nobody else may be able to draw again."""
+    before: Record | None = None
+    """What an earlier run has left, to begin with; None: nothing."""
+    gate: MatchingAtOwner | None = None
+    """Counts what is answered in a matching, and keeps what it finds."""
 
 
 class RunAtOwner(Generic[S]):
@@ -85,7 +93,8 @@ class RunAtOwner(Generic[S]):
         self.known = wire_types(type(agreed.method))
         self.journal = Journal(folder / "journal")
         method, graph, task = agreed.method, agreed.graph, agreed.task
-        self.initial: S = method.init_clients(Clients(graph, Nothing(graph.ids), self._rng("init"), task))
+        fresh: S = method.init_clients(Clients(graph, Nothing(graph.ids), self._rng("init"), task))
+        self.initial: S = fresh if agreed.before is None else type(fresh).unpack(agreed.before.pack())
         ledger = folder / "ledger.jsonl"
         self.lines = LineFile(ledger, ledger.stat().st_size if ledger.exists() else 0)
         self.ledger = RunLedger(self.lines)
@@ -117,10 +126,16 @@ class RunAtOwner(Generic[S]):
         mark = hashlib.sha256(f"{step} {round}".encode() + b"\0" + body).hexdigest()
         known = self.journal.get(number)
         if known is None or known.digest != mark:
-            message = self._message(step, body)
+            message, gate = self._message(step, body), self.agreed.gate
             before = self.state_before(number)
+            if gate is not None:
+                gate.before(message)
             state, reply = self._run(declared, before, message, self._charged(step, number, mark, before), round)
+            if gate is not None:
+                reply = gate.signed(reply)
             self.agreed.policy.permit(step, reply)
+            if gate is not None:
+                gate.after(step, state)
             packed = reply.pack()
             self.journal.put(Entry(number, mark, state.pack(), packed))
             self.key.forget()
@@ -210,9 +225,8 @@ class RunAtOwner(Generic[S]):
             raise Refused("no model was handed over or retained", Code.MALFORMED)
         self._save(self.folder / MODELS, model)
         clients = Clients(graph, self.state_before(number + 1), self._rng("peek"), task)
-        with torch.no_grad():
-            seen = method.seen(clients, training=False)
-            predicted = method.predict(seen, model, task)
+        with fitting("a model"), torch.no_grad():
+            seen, predicted = method.outputs(clients, model)
         card = self.agreed.card
         write_json(self.folder / DATA, card.as_json())
         if graph.pairs is None:
@@ -238,7 +252,7 @@ class RunAtOwner(Generic[S]):
     def _model(self, number: int, body: bytes) -> Model:
         deployed = self._message(EVALUATION_STEP, body)
         clients = Clients(self.agreed.graph, self.state_before(number + 1), self._rng("peek"), self.agreed.task)
-        with torch.no_grad():
+        with fitting("a model"), torch.no_grad():
             return self.agreed.method.assemble(clients, deployed)
 
     def _save(self, path: Path, model: Model) -> None:
@@ -267,13 +281,19 @@ class RunAtOwner(Generic[S]):
     def _run(self, step: Callable[..., Any], state: S, message: Message, rng: Streams, round: int = 0) -> tuple[S, Message]:
         new: S
         reply: Message
-        try:
+        with fitting(step.__name__):
             new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
-        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError) as error:
-            # Of the right type, but with other names or shapes inside. The error's text may quote data: it stays here.
-            log.exception("%s could not be carried out", step.__name__)
-            told = f"what came with {step.__name__} does not fit it ({type(error).__name__}); see the owner's log"
-            raise Refused(told, Code.MALFORMED) from error
         reply = self.agreed.policy.told(reply)  # before it is checked: a loss that is not finite would tell by a refusal
         check_finite(reply)
         return new, reply
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Refuse what does not fit, once that shows. The error's text may quote data: it stays here."""
+    try:
+        yield
+    except MISFITS as error:
+        log.exception("%s could not be carried out", what)
+        told = f"what came with {what} does not fit it ({type(error).__name__}); see the owner's log"
+        raise Refused(told, Code.MALFORMED) from error

@@ -8,8 +8,8 @@ from suture.errors import ConfigError
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
-CENSUS = ".census"
-"""What is counted before a run is kept beside it, under this ending."""
+CENSUS, MATCHING = ".census", ".matching"
+"""What is counted, and who holds which id, before a run is kept beside it, under these endings."""
 MOST_SHOWN = 80
 
 
@@ -25,8 +25,10 @@ def run_name(text: object) -> str:
 
 def own_run_name(text: object) -> str:
     """The same for a run somebody orders: the endings of what belongs to other runs are not free."""
-    if (name := run_name(text)).endswith(CENSUS):
-        raise ConfigError(f"a run's name must not end with {CENSUS}, which is what is counted before a run, got {name!r}")
+    if (name := run_name(text)).endswith((CENSUS, MATCHING)):
+        raise ConfigError(
+            f"a run's name must not end with {CENSUS} or {MATCHING}, which is what is exchanged before a run, got {name!r}"
+        )
     return name
 
 

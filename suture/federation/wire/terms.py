@@ -22,11 +22,16 @@ from suture.graph.target import Target
 from suture.method import Method
 from suture.methods import DOOR, AnyMethod, Methods, own_fields
 from suture.methods.census import Census
+from suture.methods.matching import Matching
 from suture.plugins import refuse_spelled
 from suture.runs.counting import Counts, target_from
+from suture.runs.matching import uses_links
 from suture.runs.piece import Handling
 from suture.runs.plan import Plan
 from suture.settings import METRICS, Count, ModelSettings, Seed, TrainingSettings
+
+BEFORE_RUNS: dict[str, AnyMethod] = {Census.name: Census, Matching.name: Matching}
+"""What nobody chooses: runs that need it carry it out first."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,23 @@ class Terms:
     """Updates are sent under secure aggregation: the coordinator learns their sum alone."""
     owners: tuple[str, ...] = ()
     """Secure aggregation: everybody who may be in a sum."""
+    matching: bool = False
+    """Owners speak of each other's nodes by addresses that a private matching before the run has given them."""
 
     @property
     def is_census(self) -> bool:
         """Whether owners are to count, before the run that needs it."""
         return self.method == Census.name
+
+    @property
+    def is_matching(self) -> bool:
+        """Whether owners are to find out who holds which id, before the run that needs it."""
+        return self.method == Matching.name
+
+    @property
+    def is_before_run(self) -> bool:
+        """Whether it is anything that comes before a run."""
+        return self.method in BEFORE_RUNS
 
     def as_json(self) -> dict[str, Json]:
         """For the wire."""
@@ -91,17 +108,26 @@ def terms_of(
         metric=counts.metric if counts else protocol.evaluation.metric,
         secure=secure,
         owners=tuple(owners) if secure else (),
+        matching=matches_privately(made),
     )
 
 
-def census_terms(made: Plan, common: Description, secure: bool = False, owners: Sequence[str] = ()) -> Terms:
-    """The terms of the census before that run."""
-    protocol, method = made.protocol, Census()
+def matches_privately(made: Plan) -> bool:
+    """Whether owners find out by a private matching who holds the foreign ends of their links."""
+    return uses_links(made.methods[0]) and made.protocol.partition.matching != "open"
+
+
+def terms_before(
+    method: Census | Matching, made: Plan, common: Description, secure: bool = False, owners: Sequence[str] = ()
+) -> Terms:
+    """The terms of what is exchanged before that run."""
+    protocol = made.protocol
     return Terms(
         method=method.name,
         features=common.features,
         classes=common.classes,
         seed=made.seeds[0],
+        fields={name: getattr(method, name) for name in sorted(own_fields(type(method)))},
         handling=Handling(protocol.preprocess, protocol.split, common.masks, Target(common.kind)),
         rounds=sum(phase.times for phase in method.plan()),
         secure=secure,
@@ -117,7 +143,7 @@ def read_terms(content: dict[str, Json], door: Methods = DOOR) -> tuple[Terms, M
         check_bounds(terms)
         metric_for(terms.metric, terms.task)
         terms.handling.check(terms.features, terms.classes)
-        kind: AnyMethod = Census if terms.is_census else door.by_name(terms.method)
+        kind: AnyMethod = BEFORE_RUNS.get(terms.method) or door.by_name(terms.method)
         if kind.sees_uncut_graph:
             raise ConfigError(f"{terms.method} trains on the uncut graph, which no owner has")
         values = strict_values(kind, {k: v for k, v in terms.fields.items() if v is not None}, kind.name)

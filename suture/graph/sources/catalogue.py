@@ -10,8 +10,10 @@ PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 BENCHMARK_URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 DRIVE_URL = "https://drive.usercontent.google.com/download?confirm=t&id="
 OGB_ARXIV_URL = "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
+HETEROPHILOUS_URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
+WIKICS_URL = "https://github.com/pmernyei/wiki-cs-dataset/raw/master/dataset"
 
-Reader = Literal["planetoid", "cora-content", "npz", "flickr", "ogb", "twitch"]
+Reader = Literal["planetoid", "cora-content", "npz", "flickr", "ogb", "twitch", "heterophilous", "wikics"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class DatasetInfo:
     """Ways to have it, best first; empty for a generated graph."""
     owners: tuple[str, ...] = ()
     """Who owns its nodes, in the order of their numbers, if the graph itself says so."""
+    splits: int = 0
+    """How many splits its masks hold, if it has several; `split.scope=given` then takes one of them."""
 
     def present(self, root: Path) -> bool:
         """Whether it can be loaded from this data root without a network."""
@@ -85,6 +89,11 @@ def _planetoid(title: str, sha256: dict[str, str]) -> RawSet:
 
 def _npz(folder: str, file: str, sha256: str = "") -> RawSet:
     return RawSet(f"{folder}/raw", "npz", (RawFile(file, sha256, f"{BENCHMARK_URL}/{file}"),))
+
+
+def _heterophilous(name: str, sha256: str = "") -> RawSet:
+    file = RawFile(f"{name}.npz", sha256, f"{HETEROPHILOUS_URL}/{name}.npz")
+    return RawSet(f"Heterophilous/{name}/raw", "heterophilous", (file,))
 
 
 CORA = _planetoid(
@@ -142,6 +151,14 @@ COMPUTERS = _npz(
 )
 PHOTO = _npz("Amazon/Photo", "amazon_electronics_photo.npz")
 COAUTHOR_CS = _npz("Coauthor/CS", "ms_academic_cs.npz", "933c745734e78908c7eb77172a673fee0503f30e26e5a99b36814d88534c42e3")
+COAUTHOR_PHYSICS = _npz("Coauthor/Physics", "ms_academic_phy.npz")
+TOLOKERS = _heterophilous("tolokers", "dacf3ac94cec53d03cd2adb5255c08b33dee1656c33ca8164a464bd9450a1667")
+MINESWEEPER = _heterophilous("minesweeper", "e664c8dacf1e8ac466c2c09ed4b237bd2c5541f47a6eae9c6092cb87f16412b3")
+ACTOR = _heterophilous("actor", "c350eef06b2c2a9bf8218be2b57cac6d4003d0922eb597a039e9123f75817816")
+CHAMELEON = _heterophilous("chameleon_filtered", "bf46f07e1fb5249280447e5fe3100f3e82fc4b93ad1e13ffcfdec924b6ac0bb5")
+ROMAN_EMPIRE, AMAZON_RATINGS = _heterophilous("roman_empire"), _heterophilous("amazon_ratings")
+QUESTIONS = _heterophilous("questions")
+WIKICS = RawSet("WikiCS/raw", "wikics", (RawFile("data.json", url=f"{WIKICS_URL}/data.json"),))
 FLICKR = RawSet(
     "Flickr/raw",
     "flickr",
@@ -195,6 +212,7 @@ TWITCH = RawSet(
 _SEN = "Sen et al., Collective classification in network data, AI Magazine 2008; split of Yang et al., ICML 2016"
 _SHCHUR = "Shchur et al., Pitfalls of graph neural network evaluation, 2018"
 _NOT_STATED = "not stated for the data; published in a repository under MIT"
+_PLATONOV = "Platonov et al., A critical look at the evaluation of GNNs under heterophily, ICLR 2023"
 
 PUBLIC = (
     DatasetInfo(
@@ -228,6 +246,16 @@ PUBLIC = (
         _SHCHUR, _NOT_STATED, (COAUTHOR_CS,),
     ),
     DatasetInfo(
+        "physics", "Coauthor Physics", 34493, 495924, 8415, 5,
+        "Physicists who wrote papers together, with paper keywords, from the gnn-benchmark collection.",
+        _SHCHUR, _NOT_STATED, (COAUTHOR_PHYSICS,),
+    ),
+    DatasetInfo(
+        "wikics", "WikiCS", 11701, 431206, 300, 10,
+        "Articles on computer science and the links between them, made undirected, with word embeddings.",
+        "Mernyei and Cangea, Wiki-CS, 2020", _NOT_STATED, (WIKICS,), splits=20,
+    ),
+    DatasetInfo(
         "arxiv", "ogbn-arxiv", 169343, 2315598, 128, 40,
         "Computer-science preprints and their citations, made undirected, with word embeddings, from OGB.",
         "Hu et al., Open Graph Benchmark, NeurIPS 2020", "ODC-BY", (ARXIV,),
@@ -242,5 +270,42 @@ PUBLIC = (
         "Streamers of six countries and their friendships, with tokens of games and habits; each country is an owner.",
         "Rozemberczki et al., Multi-scale attributed node embedding, Journal of Complex Networks 2021",
         "not stated", (TWITCH,), ("DE", "ENGB", "ES", "FR", "RU", "TW"),
+    ),
+    DatasetInfo(
+        "tolokers", "Tolokers", 11758, 1038000, 10, 2,
+        "Crowd workers who worked on the same tasks, with profiles; who was banned is predicted.",
+        _PLATONOV, _NOT_STATED, (TOLOKERS,), splits=10,
+    ),
+    DatasetInfo(
+        "minesweeper", "Minesweeper", 10000, 78804, 7, 2,
+        "Cells of a 100 x 100 field with numbers of neighbouring mines, half of them hidden; mines are predicted.",
+        _PLATONOV, _NOT_STATED, (MINESWEEPER,), splits=10,
+    ),
+    DatasetInfo(
+        "actor", "Actor", 7600, 53318, 932, 5,
+        "Actors named on the same Wikipedia pages, with keywords; the words of the page decide the class.",
+        "Tang et al., Social influence analysis in large-scale networks, KDD 2009; splits of Pei et al., ICLR 2020",
+        _NOT_STATED, (ACTOR,), splits=10,
+    ),
+    DatasetInfo(
+        "chameleon_filtered", "Chameleon, filtered", 890, 17708, 2325, 5,
+        "Wikipedia pages on chameleons and their links, without the duplicates that leaked labels; traffic is predicted.",
+        f"Rozemberczki et al., Journal of Complex Networks 2021; filtered by {_PLATONOV}",
+        _NOT_STATED, (CHAMELEON,), splits=10,
+    ),
+    DatasetInfo(
+        "roman_empire", "Roman-empire", 22662, 65854, 300, 18,
+        "Words of the Wikipedia article on the Roman Empire, linked by order and syntax; their role is predicted.",
+        _PLATONOV, _NOT_STATED, (ROMAN_EMPIRE,), splits=10,
+    ),
+    DatasetInfo(
+        "amazon_ratings", "Amazon-ratings", 24492, 186100, 300, 5,
+        "Products often bought together, with embedded descriptions; their mean rating is predicted.",
+        _PLATONOV, _NOT_STATED, (AMAZON_RATINGS,), splits=10,
+    ),
+    DatasetInfo(
+        "questions", "Questions", 48921, 307080, 301, 2,
+        "Users of a question-and-answer site who answered each other; who stayed active is predicted.",
+        _PLATONOV, _NOT_STATED, (QUESTIONS,), splits=10,
     ),
 )  # fmt: skip

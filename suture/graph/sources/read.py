@@ -148,6 +148,32 @@ def _twitch(folder: Path, files: list[Path]) -> Data:
     )
 
 
+def _heterophilous(folder: Path, files: list[Path]) -> Data:
+    """Edges are written once, in one direction; each split is a row of the masks."""
+    with np.load(files[0]) as arrays:
+        masks = {name: torch.from_numpy(arrays[f"{name}s"].T.copy()) for name in MASKS}
+        return Data(
+            x=torch.from_numpy(arrays["node_features"]),
+            edge_index=torch.from_numpy(arrays["edges"].T.copy()),
+            y=torch.from_numpy(arrays["node_labels"]).long(),
+            **masks,
+        )
+
+
+def _wikics(folder: Path, files: list[Path]) -> Data:
+    """Twenty splits of training and validation, one test for all; nodes kept for stopping early have no role here."""
+    content = json.loads(files[0].read_text())
+    masks = {name: torch.tensor(content[f"{name}s"], dtype=torch.bool).T for name in MASKS[:2]}
+    edges = [(source, target) for source, targets in enumerate(content["links"]) for target in targets]
+    return Data(
+        x=torch.tensor(content["features"], dtype=torch.float32),
+        edge_index=torch.tensor(edges, dtype=torch.int64).T,
+        y=torch.tensor(content["labels"], dtype=torch.int64),
+        test_mask=torch.tensor(content["test_mask"], dtype=torch.bool),
+        **{name: mask.contiguous() for name, mask in masks.items()},
+    )
+
+
 def _csr(arrays: np.lib.npyio.NpzFile, prefix: str) -> sp.csr_matrix:
     data, indices, indptr, shape = (arrays[f"{prefix}{part}"] for part in ("data", "indices", "indptr", "shape"))
     return sp.csr_matrix((data, indices, indptr), tuple(shape))
@@ -171,4 +197,6 @@ _READERS: dict[Reader, Callable[[Path, list[Path]], Data]] = {
     "flickr": _flickr,
     "ogb": _ogb,
     "twitch": _twitch,
+    "heterophilous": _heterophilous,
+    "wikics": _wikics,
 }

@@ -85,7 +85,7 @@ from suture.methods.feddep.prototypes import (
 from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
 from suture.nn.backbones import Sage
 from suture.privacy.mechanisms import DrawnEdges, Mechanism, NoisyGradients, NoisyMeans, SampledNeighbours
-from suture.settings import Count, NonNegative, OpenShare, Positive, Share, TrainingSettings, Whole
+from suture.settings import Count, NonNegative, OpenShare, Positive, Search, Share, TrainingSettings, Whole
 from suture.training.local import sum_terms
 from suture.training.optimisers import descend, fresh_moments
 
@@ -102,13 +102,13 @@ class FedDep(ModelAveraging[Server, Generating]):
 
     d_z: Count = 128
     """Width of generated embeddings, 64 to 256 in the paper."""
-    clusters: Count = 10
+    clusters: Annotated[Count, Search(5, 40)] = 10
     """C, prototypes of each client; 3 to 20 in the paper."""
     depth: Count = 2
     """L, how many hops of context a generated embedding stands for; 0 would be fedsage_plus."""
     r: Share = 0.5
     """Probability that a generated embedding is kept by the Bernoulli sampler."""
-    hidden_share: OpenShare = 0.5
+    hidden_share: Annotated[OpenShare, Search(0.1, 0.7, log=False)] = 0.5
     """h, the share of nodes a client hides to train its generator."""
     most: Count = 5
     """Most neighbours generated for a node."""
@@ -133,7 +133,7 @@ class FedDep(ModelAveraging[Server, Generating]):
     """Epochs of the GNN whose embeddings are clustered."""
     generator_epochs: Count = 50
     """Epochs of the generator, each one full-batch step."""
-    generator_lr: Positive = 0.003
+    generator_lr: Annotated[Positive, Search(0.001, 0.01)] = 0.003
     """Learning rate of the generator's Adam."""
     batch_size: Whole = 32
     """Training nodes in a mini-batch; 0 trains full batch, without sampling neighbours."""

@@ -20,14 +20,14 @@ from suture.nn.backbones import Backbone, make_backbone
 from suture.nn.graph_learner import Between, Edges, Generator, GraphLearner
 from suture.nn.module import ModuleBackbone
 from suture.nn.topk import Index, Similarity
-from suture.settings import Count, DroppedShare, NonNegative, Share, TrainingSettings, Whole
+from suture.settings import Count, DroppedShare, NonNegative, Search, Share, TrainingSettings, Whole
 
 
 @dataclass(frozen=True)
 class GgrParts(Method[GraphServer, Embedded]):
     """See `suture.methods.fedggr.method`."""
 
-    k: Count = 20
+    k: Annotated[Count, Search(5, 50)] = 20
     """Neighbours each node chooses in the learned graph."""
     gsl: bool = True
     """Use the server's graph; without (Figure 3) this is FedAvg with the classifier of equation (4)."""
@@ -79,7 +79,7 @@ class GgrParts(Method[GraphServer, Embedded]):
     """Dropped share of [local || global] embeddings while training."""
     branch_dropout: Share = 1.0
     """Share of training nodes for which one of local and global embedding is hidden, so that both learn to classify."""
-    code_dropout: DroppedShare = 0.5
+    code_dropout: Annotated[DroppedShare, Search(0.0, 0.8, log=False)] = 0.5
     """Dropped share of the codes' numbers the server's GCN reads while training; neighbours are found by all of them."""
     server_lr: NonNegative = 0.0
     """Learning rate of the server; 0: that of the clients."""

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +65,7 @@ from suture.nn.backbones import Backbone, Gcn, Mlp
 from suture.nn.graph_learner import GraphLearner, LearnedGraph
 from suture.nn.layers import project
 from suture.nn.topk import Links
-from suture.settings import Count, NonNegative, Positive
+from suture.settings import Count, NonNegative, Positive, Search
 from suture.training.local import sum_terms, train_locally
 from suture.training.optimisers import Moments, descend, fresh_moments, in_round
 
@@ -99,11 +99,11 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     one_model: ClassVar[bool] = False
     sums: ClassVar[tuple[str, ...]] = ("local_update",)
 
-    neighbours: Count = 10
+    neighbours: Annotated[Count, Search(5, 30)] = 10
     """Nodes that each node of a graphless client is linked with, besides itself."""
-    learner_lr: NonNegative = 0.001
+    learner_lr: Annotated[NonNegative, Search(1e-4, 0.01)] = 0.001
     """Gamma, the learning rate of the graph learner; 0 leaves the graph of nearest neighbours as it is."""
-    temperature: Positive = 0.2
+    temperature: Annotated[Positive, Search(0.1, 1.0)] = 0.2
     """Tau of the contrastive loss."""
     learner_layers: Count = 2
     """Layers of the attentive encoder."""

@@ -54,7 +54,7 @@ from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, we
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
-from suture.settings import Cosine, Count, NonNegative, Share
+from suture.settings import Cosine, Count, NonNegative, Search, Share
 from suture.training.batches import Batch
 from suture.training.shared import taken, told
 
@@ -136,11 +136,11 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     one_model: ClassVar[bool] = False
     shares: ClassVar[tuple[Shared, ...]] = ("moments",)
 
-    tau: NonNegative = 3.0
+    tau: Annotated[NonNegative, Search(1.0, 30.0)] = 3.0
     """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
-    lambda1: NonNegative = 0.001
+    lambda1: Annotated[NonNegative, Search(1e-4, 0.1)] = 0.001
     """Weight of the masks' L1 norm, which empties them."""
-    lambda2: NonNegative = 0.001
+    lambda2: Annotated[NonNegative, Search(1e-4, 0.1)] = 0.001
     """Weight of the distance between a client's model and the one it was sent."""
     threshold: NonNegative | None = None
     """Mask entries below this are zero in tests, and their weights are not sent; unset: lambda1, as in the public code."""

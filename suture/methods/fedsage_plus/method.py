@@ -58,7 +58,7 @@ matched with means of groups of nodes, and the server needs only the sum of all 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ from suture.methods.fedsage_plus.messages import (
 )
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.fedsage_plus.patch import Patch, no_patch, with_generated_nodes
-from suture.settings import Count, NonNegative, OpenShare, Positive, TrainingSettings, Whole
+from suture.settings import Count, NonNegative, OpenShare, Positive, Search, TrainingSettings, Whole
 from suture.training.optimisers import Moments, fresh_moments, stepped
 
 
@@ -144,7 +144,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     """h, the share of nodes a client hides to train its generator."""
     generator_epochs: Count = 200
     """e_g, optimiser steps of the generator."""
-    generator_lr: Positive = 0.003
+    generator_lr: Annotated[Positive, Search(0.001, 0.01)] = 0.003
     """Learning rate of the generator's Adam."""
     latent: Count = 64
     """Width of the generator's embeddings, d_z."""
@@ -167,9 +167,9 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     """Width of fGen's hidden layer; other clients answer only offers of at least two rows more than this."""
     alpha: NonNegative = 1.0
     """Weight of the other clients' gradients; 0 exchanges nothing while the generator trains."""
-    lambda_d: NonNegative = 1.0
+    lambda_d: Annotated[NonNegative, Search(0.1, 10.0)] = 1.0
     """Weight of the count loss L^d."""
-    lambda_f: NonNegative = 1.0
+    lambda_f: Annotated[NonNegative, Search(0.1, 10.0)] = 1.0
     """Weight of the feature loss L^f."""
     most: Count = 5
     """Most neighbours generated for a node."""

@@ -1,0 +1,1 @@
+"""The research bench: many runs carried out side by side."""

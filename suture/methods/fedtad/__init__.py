@@ -1,0 +1,1 @@
+"""FedTAD: `method` is the algorithm, `reliability` what clients tell of their classes, `generator` the server's network."""
