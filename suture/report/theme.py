@@ -95,6 +95,12 @@ KNOWN: dict[str, tuple[str, list[int]]] = {
     "local_gnnk": ("grey", DASHED),
     "fed_gnnk": ("red", DASHED),
     "fed_gnn": ("vermilion", DASHED),
+    "ditto": ("vermilion", DOTTED),
+    "moon": ("blue", DOTTED),
+    "fedala": ("red", DOTTED),
+    "fedgta": ("olive", DASHED),
+    "fedtad": ("brown", DOTTED),
+    "fgssl": ("magenta", DOTTED),
 }
 """The registered methods."""
 SPARE = [(colour, dash) for dash in (MIXED, LONG) for colour in PAIRS if colour not in ("grey", "ink")]
