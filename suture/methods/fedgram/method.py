@@ -30,6 +30,7 @@ later, and other graphs, are described by V, Lambda and W, which are part of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -47,6 +48,7 @@ from suture.methods.averaging import SERVER, ModelAveraging
 from suture.methods.census import UNIT, column_sums, square_sums
 from suture.methods.fedgram.gram import (
     BASIS,
+    GRAM,
     MOSTLY_ZERO,
     SCALE,
     SHIFT,
@@ -294,10 +296,16 @@ class FedGram(ModelAveraging[GramServer, Described]):
         classes = torch.where(due[graph.segments.client], found, state.classes.values)
         return replace(state, classes=Rows(classes, graph.segments.ptr), stage=state.stage.clamp_min(stage))
 
+    def deploy(self, server: GramServer, ids: Sequence[str]) -> Message:
+        """The network, and all that describes a node to it: new nodes have no state that would know it."""
+        model = replace(self.hand_out(server, ids), moments={})
+        known = server.gram if GRAM in server.gram else {}  # before line 4 there is nothing to describe nodes by
+        return replace(model, params=model.params | prefixed(GRAM_OF, tile(known, len(ids))))
+
     def assemble(self, clients: Clients[Described], deployed: Message) -> Model:
-        """The network, and all that describes a node to it."""
+        """The same, from what was deployed or, as the last local training left it, from what the client keeps."""
         model = super().assemble(clients, deployed)
-        return Model(clients.ids, model.params | prefixed(GRAM_OF, clients.state.gram))
+        return Model(clients.ids, prefixed(GRAM_OF, clients.state.gram) | model.params)
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """Class scores [N, C] of any nodes."""
