@@ -1,7 +1,7 @@
 """kill -9 of each party at random moments, and hanging it longer than a step may take: a run ends as if nothing had been.
 
 One run for each kind of victim, struck again and again: SUTURE_KILLS times (2 unless told). Whoever operates the run reads
-the name of an owner that was struck in the middle of it within seconds: SUTURE_NAMED_WITHIN (15 unless told; on a machine
+the name of an owner that was struck in the middle of it within seconds: SUTURE_NAMED_WITHIN (8 unless told; on a machine
 that does nothing else it is less than five).
 """
 
@@ -35,7 +35,7 @@ MOST_ROUNDS_BETWEEN = 9
 ROUNDS = 20 + 20 * KILLS
 """Enough for all blows: after one the run goes on for a moment before the next is prepared."""
 PATIENCE = 900.0
-NAMED_WITHIN = float(os.environ.get("SUTURE_NAMED_WITHIN", "15"))
+NAMED_WITHIN = float(os.environ.get("SUTURE_NAMED_WITHIN", "8"))
 STEP_SECONDS, HANGS = 10, 15.0
 """How long a step may take, and how long somebody hangs."""
 

@@ -2,7 +2,7 @@
 
 FLARE leaves the messages and files of a finished job in reference cycles. Python looks for cycles when many objects are new;
 here few are, and large, so that a coordinator grew by some two megabytes a run until hours later it looked for them. What is
-free then lies in pieces between what is not, and glibc keeps such pages unless it is asked to give them back.
+free then may lie in pieces between what is not, and glibc keeps such pages unless it is asked to give them back.
 """
 
 from __future__ import annotations
