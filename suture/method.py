@@ -189,12 +189,18 @@ class Method(ABC, Generic[V, S]):
     def __post_init__(self) -> None:
         check_fields(self, self.name)
         _check_training(self)
+        if self.training.dp_sigma > 0 and (why := self.beyond_dp_sgd()):
+            raise ConfigError(f"{self.name} {why}: set training.dp_sigma=0, or choose another method, such as fedavg")
         kind = type(self)
         if self.model.kind == GAP and not (kind.edges_by_layers and kind.seen is Method.seen):
             raise ConfigError(
                 f"model.kind gap hides edges by noise on what layers hear, and {self.name} has layers of its own or uses "
                 "edges outside of them; choose a method that does not, such as fedavg, or another model.kind"
             )
+
+    def beyond_dp_sgd(self) -> str:
+        """Why DP-SGD would promise too much of the method as it is set, which is refused; empty: it does not."""
+        return ""
 
     @abstractmethod
     def init_server(self, task: Task) -> V:

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from suture.core.message import Model, Nothing
 from suture.core.tree import Tree, column, map_tree
-from suture.errors import ConfigError
 from suture.graph.batch import View
 from suture.method import Clients, Task
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
@@ -74,13 +73,11 @@ class FedAla(ModelAveraging[Server, Adapting]):
     start_steps: Count = 30
     """The most steps of that first time."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.training.dp_sigma > 0:
-            raise ConfigError(
-                "fedala learns from training nodes, without noise, how much of the common model it starts from, so DP-SGD "
-                "would hide nothing: set training.dp_sigma=0, or choose another method, such as fedavg"
-            )
+    def beyond_dp_sgd(self) -> str:
+        """How much of the common model is taken is learned from training nodes too."""
+        return (
+            "learns from training nodes, without noise, how much of the common model it takes, so DP-SGD hides nothing"
+        )
 
     def init_server(self, task: Task) -> Server:
         """The common model."""

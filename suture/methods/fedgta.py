@@ -72,13 +72,9 @@ class FedGta(Averaging[Server, Kept, Model, Told]):
     weigh_by: Literal["confidence", "size"] = "confidence"
     """What a client weighs in others' averages: how sure it is of its labels, or as in FedAvg."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.training.dp_sigma > 0:
-            raise ConfigError(
-                "fedgta tells moments of its labels, training labels among them, without noise, and DP-SGD does not cover "
-                "them: set training.dp_sigma=0, or choose another method, such as fedavg"
-            )
+    def beyond_dp_sgd(self) -> str:
+        """Moments are told beside the model."""
+        return "tells moments of its labels, training labels among them, without noise, which DP-SGD does not cover"
 
     def init_server(self, task: Task) -> Server:
         """A row for each client that was heard of, and the initial model for newcomers."""

@@ -77,13 +77,9 @@ class Fgssl(FedAvg):
     most: Count = 1024
     """Labelled nodes of a client that are compared in one step."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.training.dp_sigma > 0:
-            raise ConfigError(
-                "fgssl compares every training node with others, so that DP-SGD could not tell whose gradient is whose: "
-                "set training.dp_sigma=0, or choose another method, such as fedavg"
-            )
+    def beyond_dp_sgd(self) -> str:
+        """The loss is not a sum over nodes."""
+        return "compares every training node with others, so that DP-SGD could not tell whose gradient is whose"
 
     def init_server(self, task: Task) -> Server:
         """The initial model."""

@@ -112,13 +112,10 @@ class FedGram(ModelAveraging[GramServer, Described]):
     sure: Share = 0.6
     """Probability above which they are."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.stages and self.training.dp_sigma > 0:
-            raise ConfigError(
-                "fedgram's pseudo-labels make training examples of nodes that DP-SGD does not account for: "
-                "set fedgram.stages=0"
-            )
+    def beyond_dp_sgd(self) -> str:
+        """Whoever is sure of its class becomes an example."""
+        told = "makes examples of nodes by pseudo-labels, for which DP-SGD does not account; set fedgram.stages=0 for none"
+        return told if self.stages else ""
 
     # What there is
 

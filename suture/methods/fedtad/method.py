@@ -101,13 +101,13 @@ class FedTad(ModelAveraging[Distilling, Kept]):
     walks: Count = 5
     """Longest random walk in a node's embedding."""
 
+    def beyond_dp_sgd(self) -> str:
+        """Reliability is told beside the model, if there is anything to distil."""
+        told = "tells how far each class can be relied on, from training labels, without noise, which DP-SGD does not cover"
+        return told if self.distil_epochs else ""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.training.dp_sigma > 0 and self.distil_epochs:
-            raise ConfigError(
-                "fedtad tells how far each class can be relied on, from training labels, without noise, which DP-SGD does "
-                "not cover: set training.dp_sigma=0, or choose another method, such as fedavg"
-            )
         if self.model.kind not in LAYERED:
             raise ConfigError(
                 f"fedtad's server changes features until networks disagree, layer by layer; model.kind {self.model.kind} "
