@@ -75,9 +75,7 @@ class FedAla(ModelAveraging[Server, Adapting]):
 
     def beyond_dp_sgd(self) -> str:
         """How much of the common model is taken is learned from training nodes too."""
-        return (
-            "learns from training nodes, without noise, how much of the common model it takes, so DP-SGD hides nothing"
-        )
+        return "learns from training nodes, without noise, how much of the common model it takes, so DP-SGD hides nothing"
 
     def init_server(self, task: Task) -> Server:
         """The common model."""
