@@ -33,6 +33,9 @@ from suture.seam import M as M
 from suture.seam import R as R
 from suture.seam import S as S
 from suture.seam import V as V
+from suture.seam import is_asked, is_step
+from suture.seam import step as step
+from suture.seam import step_if as step_if
 from suture.settings import ModelSettings, TrainingSettings
 from suture.training.losses import nodes_loss, pairs_loss
 from suture.training.shared import steps_at_server
@@ -126,15 +129,6 @@ class Supposed(Record):
         return Supposed(graph.ids, parts[0], Rows(absent.view(0, 2), none) if links is None else links, parts[1])
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def step(function: F) -> F:
-    """Declare a method of a Method to be a client step: only declared steps can be asked for."""
-    vars(function)["__is_step__"] = True
-    return function
-
-
 @dataclass(frozen=True)
 class Method(ABC, Generic[V, S]):
     """A federated method. Its fields are its hyper-parameters; only its name and fields travel to the clients."""
@@ -201,6 +195,10 @@ class Method(ABC, Generic[V, S]):
     def beyond_dp_sgd(self) -> str:
         """Why DP-SGD would promise too much of the method as it is set, which is refused; empty: it does not."""
         return ""
+
+    def beyond_sums(self) -> str:
+        """Why secure aggregation would promise too much of the method as it is set, which is refused; empty: it does not."""
+        return "" if self.sums else "needs more than sums of its clients' updates"
 
     @abstractmethod
     def init_server(self, task: Task) -> V:
@@ -290,8 +288,13 @@ class Method(ABC, Generic[V, S]):
     @classmethod
     def steps(cls) -> dict[str, Callable[..., Any]]:
         """All declared steps by name."""
-        names = (name for name in dir(cls) if getattr(getattr(cls, name), "__is_step__", False))
+        names = (name for name in dir(cls) if is_step(getattr(cls, name)))
         return {name: getattr(cls, name) for name in names}
+
+    def asked(self) -> frozenset[str]:
+        """The steps that the plan asks for, as the method is set; tests are asked for by themselves."""
+        steps = type(self).steps().items()
+        return frozenset(name for name, one in steps if name != Method.evaluate.__name__ and is_asked(one, self))
 
 
 def _refuse_reserved(cls: type[Method[Any, Any]]) -> None:

@@ -34,6 +34,47 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+ASKED_IF = "__is_asked__"
+
+
+def step(function: F) -> F:
+    """Declare a method of a Method to be a client step: only declared steps can be asked for."""
+    return step_if(lambda method: True)(function)
+
+
+def step_if(asked: Callable[[Any], bool]) -> Callable[[F], F]:
+    """Declare a step for which the plan asks only where `asked` holds of the method as it is set.
+
+    Owners carry out no other: a coordinator that asked for what another setting tells would get more than was agreed on.
+    """
+
+    def declared(function: F) -> F:
+        vars(function)[ASKED_IF] = asked
+        return function
+
+    return declared
+
+
+def is_step(function: object) -> bool:
+    """Whether it was declared to be one."""
+    return hasattr(function, ASKED_IF)
+
+
+def is_asked(function: object, method: object) -> bool:
+    """Whether the method, as it is set, asks for this step of its own."""
+    asked: Callable[[Any], bool] = getattr(function, ASKED_IF)
+    return asked(method)
+
+
+def check_step(function: object, method: object) -> None:
+    """Refuse to ask for anything but a step that the method has said it asks for."""
+    if not is_step(function):
+        raise TypeError(f"{function} is not a declared step of {type(method).__name__}; decorate it with @step")
+    if not is_asked(function, method):
+        raise TypeError(f"{function} is a step that {type(method).__name__} does not ask for as it is set (@step_if)")
+
+
 def sample_size(fraction: float, clients: int) -> int:
     """How many a random share of the clients is: at least one."""
     return max(1, round(fraction * clients))

@@ -19,7 +19,7 @@ from suture.core.streams import Streams
 from suture.engines.robust import Robust
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Scores, Task
-from suture.seam import Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, V
+from suture.seam import Cohort, CohortBase, Common, Ledger, M, NoLedger, R, S, V, check_step
 
 
 @dataclass
@@ -74,8 +74,7 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run a step on every client of the cohort, chunk by chunk."""
         shared = self._common
-        if not getattr(step, "__is_step__", False):
-            raise TypeError(f"{step} is not a declared step of {type(shared.method).__name__}; decorate it with @step")
+        check_step(step, shared.method)
         shared.asked += 1
         reply = self._ask(step, message, shared.round)
         return shared.robust.fold(step.__name__, reply) if shared.robust else reply

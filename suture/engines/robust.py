@@ -144,11 +144,11 @@ class Robust:
         return []
 
 
-def check_rule(name: str, rule: str, steps: frozenset[str], secure: bool) -> None:
-    """Refuse a rule for a method that does not average, or together with secure aggregation."""
+def check_rule(name: str, rule: str, steps: frozenset[str], secure: bool, beyond: str) -> None:
+    """Refuse a rule for a method that does not average, or secure aggregation with it or `beyond` what it hides."""
     if rule != "mean" and not steps:
         raise ConfigError(f"{name} does not just average its clients' models; training.aggregation={rule} is not for it")
     if rule != "mean" and secure:
         raise ConfigError(f"training.aggregation={rule} must see single updates, which secure aggregation hides; choose one")
-    if secure and not steps:
-        raise ConfigError(f"{name} needs more than sums of its clients' updates; secure aggregation is not for it")
+    if secure and beyond:
+        raise ConfigError(f"{name} {beyond}; secure aggregation is not for it")

@@ -32,7 +32,7 @@ from suture.core.tree import Tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Cohort, Method, Phase, Shared, Task, step
+from suture.method import Clients, Cohort, Method, Phase, Shared, Task, step, step_if
 from suture.methods.links import (
     Asked,
     Heard,
@@ -113,6 +113,12 @@ D = TypeVar("D", bound=Message)
 U = TypeVar("U", bound=Message)
 """What comes back."""
 
+
+def stitching(method: Method[Any, Any]) -> bool:
+    """Whether the plan ends with steps of stitching."""
+    return method.training.stitch > 0 and not method.sees_uncut_graph
+
+
 HOW_REPLIES_ARE_USED = frozenset({"round", "local_update", "conclude", "combine"})
 
 
@@ -181,8 +187,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     def plan(self) -> tuple[Phase[V], ...]:
         """One loop; and after it steps of stitching, if there are any, of what was cut."""
         rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
-        steps = 0 if self.sees_uncut_graph else self.training.stitch
-        return (rounds, Phase("stitch", self.stitch, steps, evaluate=True)) if steps else (rounds,)
+        smoothing = Phase("stitch", self.stitch, self.training.stitch, evaluate=True)
+        return (rounds, smoothing) if stitching(self) else (rounds,)
 
     def round(self, server: V, cohort: Cohort) -> V:
         """Lines 1-4 on the server."""
@@ -241,19 +247,19 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         cohort.report(told=float(offered.rows.ptr[-1]), heard=float(heard.offered.values.sum()))
         return server
 
-    @step
+    @step_if(stitching)
     def stitch_wants(self, clients: Clients[S], message: Nothing) -> tuple[S, Wanted]:
         """To which foreign nodes there are links."""
         return clients.state, Wanted(clients.ids, wanted_by(clients.graph))
 
-    @step
+    @step_if(stitching)
     def stitch_asked_for(self, clients: Clients[S], asked: Asked) -> tuple[S, Nothing]:
         """Which own nodes others have links to."""
         nodes, segments = own_among(clients.graph, asked), clients.graph.segments
         ptr = segments_of(segments.client[nodes], len(clients.ids)).ptr
         return replace(clients.state, stitch_asked=Rows(segments.place[nodes], ptr)), Nothing(clients.ids)
 
-    @step
+    @step_if(stitching)
     def stitch_offer(self, clients: Clients[S], down: D) -> tuple[S, Offered]:
         """What is predicted of them so far."""
         graph, asked = clients.graph, cast(Rows, clients.state.stitch_asked)
@@ -264,7 +270,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
         addresses = Rows(known_to(graph).address[nodes], asked.ptr)
         return clients.state, Offered(clients.ids, addresses, rows)
 
-    @step
+    @step_if(stitching)
     def stitch_hear(self, clients: Clients[S], heard: Heard) -> tuple[S, Nothing]:
         """What others predict of the foreign ends."""
         if self.training.stitch_sigma > 0:

@@ -38,7 +38,7 @@ from suture.core.kernels import Segments, SparseMatrix, segments_of
 from suture.core.message import Nothing, Record, Rows
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
-from suture.method import Clients, Cohort, Mends, Phase, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Task, step, step_if
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server
 from suture.methods.link_sums import Sums, Together, added_up, joined, noisy_sums
 from suture.methods.links import Asked, Wanted, asked_of_all, known_to, own_among, places_among, wanted_by, within
@@ -118,6 +118,10 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         """The initial model; nothing is heard yet."""
         return Aggregated(**vars(self.fresh(clients)))
 
+    def beyond_sums(self) -> str:
+        """Line 1 tells each owner's own sums."""
+        return "" if self.together else "tells every owner's sums of features by themselves unless fedgcn.together=true"
+
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Noise on sums, besides that of training."""
         steps = ("post_together" if self.together else "post_sums", "post_around")[: self.hops]
@@ -158,7 +162,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         ptr = segments_of(graph.segments.client[nodes], len(clients.ids)).ptr
         return clients.state, Wanted(clients.ids, within(Rows(known_to(graph).address[nodes], ptr)))
 
-    @step
+    @step_if(lambda self: not self.together)
     def post_sums(self, clients: Clients[Aggregated], message: Nothing) -> tuple[Aggregated, Sums]:
         """Line 1."""
         graph, known, wanted = clients.graph, known_to(clients.graph), wanted_by(clients.graph)
@@ -167,7 +171,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         listed = SparseMatrix.from_coo(place, known.node, one, (wanted.values.numel(), graph.num_nodes))
         return clients.state, self.told(clients, listed, self.scaled_rows(graph), wanted, listed.rowptr.diff())
 
-    @step
+    @step_if(lambda self: self.together)
     def post_together(self, clients: Clients[Aggregated], asked: Asked) -> tuple[Aggregated, Together]:
         """Line 1, for everybody's addresses."""
         state, sums = self.post_sums(clients, Nothing(clients.ids))
@@ -196,12 +200,12 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         foreign[nodes[order]] = rows
         return replace(clients.state, foreign=Rows(foreign, graph.segments.ptr)), Nothing(clients.ids)
 
-    @step
+    @step_if(lambda self: self.hops == 2)
     def foreign_ends(self, clients: Clients[Aggregated], message: Nothing) -> tuple[Aggregated, Wanted]:
         """Line 3: the foreign nodes to hear of."""
         return clients.state, Wanted(clients.ids, wanted_by(clients.graph))
 
-    @step
+    @step_if(lambda self: self.hops == 2)
     def post_around(self, clients: Clients[Aggregated], asked: Asked) -> tuple[Aggregated, Sums]:
         """Line 3: a and d of those that others have links to."""
         graph = clients.graph
@@ -223,7 +227,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
         kept = heard[nodes[d[nodes] >= self.fewest]] / sums.counts.values.sqrt().unsqueeze(1)
         return clients.state, replace(sums, rows=Rows(sums.rows.values + kept, sums.rows.ptr))
 
-    @step
+    @step_if(lambda self: self.hops == 2)
     def take_around(self, clients: Clients[Aggregated], heard: Sums) -> tuple[Aggregated, Nothing]:
         """Line 3: what is known of the foreign nodes."""
         rows = torch.cat([heard.rows.values, heard.counts.values.unsqueeze(1)], 1)

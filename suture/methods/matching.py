@@ -5,6 +5,10 @@
     3  owner j          blinds them once more with b, and adds a table of what it holds, as far as new       Answers
     4  owner i          takes its own blinding off, and looks into the tables                                Found
 
+Real owners sign what they ask (2) and what they answer (3), each part for the one it is for. A server that could ask in
+an owner's name would learn what others hold; one that could answer with a scalar and a table of its own, to whom
+somebody has links.
+
 Steps 2 to 4 are `suture.privacy.blinding` between every two owners. Owner i learns which of its own foreign ends j holds,
 and a secret number for each; with that number and the name of a run both compute the address by which they speak of the node
 in that run (`suture.graph.boundary`): another one in every run, that nobody else can connect with an id. The server relays
@@ -19,16 +23,15 @@ It is no method to choose; runs that stitch carry it out first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from suture.core.kernels import pointers
-from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
+from suture.core.message import Message, Model, Nothing, Record, Rows
 from suture.method import Clients, Cohort, Method, Phase, Task, step
 from suture.methods.matched import (
     BETWEEN,
@@ -42,82 +45,24 @@ from suture.methods.matched import (
     secrets_of,
     wanted_of,
 )
+from suture.methods.matching_messages import (
+    Answers,
+    Asked,
+    Found,
+    Peers,
+    Presented,
+    Questions,
+    counts_of,
+    heard_from,
+    part_of,
+    rows_of,
+    split_up,
+    to_askers,
+    to_peers,
+    unsigned,
+)
 from suture.privacy.blinding import ENTRY, SIZE, codes_of, entries, hashed_times, key_id, things, times, usable_scalar
 from suture.settings import Whole
-
-Blinded = Annotated[Rows, Kind.BLINDED]
-Counted = Annotated[Rows, Kind.COUNTS]
-
-
-@dataclass(frozen=True)
-class Presented(Message):
-    """Client to server: what its lasting scalar is known by, uint8 [K, 16]."""
-
-    key: Annotated[Tensor, Kind.KEYS]
-
-
-@dataclass(frozen=True)
-class Peers(Message):
-    """Server to client: everybody who takes part, in the order of all counts, and by what its scalar is known, [P, 16]."""
-
-    names: str
-    keys: Annotated[Rows, Kind.KEYS]
-
-
-@dataclass(frozen=True)
-class Questions(Message):
-    """Client to server: blinded ids [Q, 32], from the `start`-th that it has ever asked for.
-
-    How many each peer has answered already, and how long a table of it is known, int64 [P] each. Real owners sign what they
-    ask of each peer: signatures and the certificate, as bytes, and the lengths of these, int64 [P + 1].
-    """
-
-    names: str
-    points: Blinded
-    start: Annotated[Tensor, Kind.COUNTS]
-    answered: Counted
-    tables: Counted
-    proofs: Annotated[Rows, Kind.KEYS]
-    proof_sizes: Counted
-
-
-@dataclass(frozen=True)
-class Asked(Message):
-    """Server to client: what others ask, one after the other, how many each, and how long a table each has, int64 [P].
-
-    With the signature and the certificate of each, one after the other as bytes, and their lengths, int64 [2 P].
-    """
-
-    names: str
-    points: Blinded
-    counts: Counted
-    tables: Counted
-    proofs: Annotated[Rows, Kind.KEYS]
-    proof_sizes: Counted
-
-
-@dataclass(frozen=True)
-class Answers(Message):
-    """Client to server: what was asked, blinded again, in the same order; and its table, from the `start`-th entry on.
-
-    `again`, int64 [K]: 1 if somebody knows more of the table than the client does, which has lost its notes; it is then told
-    as a whole.
-    """
-
-    points: Blinded
-    entries: Blinded
-    start: Annotated[Tensor, Kind.COUNTS]
-    again: Annotated[Tensor, Kind.COUNTS]
-
-
-@dataclass(frozen=True)
-class Found(Message):
-    """Server to client: the others' answers to its questions, and the new parts of their tables, so many entries each."""
-
-    names: str
-    points: Blinded
-    entries: Blinded
-    counts: Counted
 
 
 @dataclass(frozen=True)
@@ -171,7 +116,7 @@ class Matching(Method[Relayed, Matched]):
         """Line 2."""
         names, books, points = tuple(peers.names.split(BETWEEN)), books_of(clients.state), []
         for k, owner in enumerate(clients.ids):
-            keys = _part(peers.keys, k)
+            keys = part_of(peers.keys, k)
             if len(keys) != len(names) or len(set(names)) != len(names) or owner not in names:
                 raise ValueError("everybody must be named once, with one key each, and this owner too")
             book = books[k].among({name: key.tobytes() for name, key in zip(names, keys, strict=True)})
@@ -180,12 +125,11 @@ class Matching(Method[Relayed, Matched]):
         return record_of(clients.ids, books), Questions(
             clients.ids,
             BETWEEN.join(names),
-            _rows(points, SIZE),
+            rows_of(points, SIZE),
             torch.tensor([_start(book, owner, names) for book, owner in zip(books, clients.ids, strict=True)]),
-            _counts([[len(book.peers[name].codes) for name in names] for book in books]),
-            _counts([[len(book.peers[name].table) for name in names] for book in books]),
-            _rows([np.zeros(0, np.uint8) for _ in books]),
-            _counts([[0] * (len(names) + 1) for _ in books]),
+            counts_of([[len(book.peers[name].codes) for name in names] for book in books]),
+            counts_of([[len(book.peers[name].table) for name in names] for book in books]),
+            *unsigned(len(books), len(names)),
         )
 
     def _asking(self, clients: Clients[Matched], k: int, book: Book, names: Sequence[str]) -> tuple[Book, np.ndarray]:
@@ -205,9 +149,10 @@ class Matching(Method[Relayed, Matched]):
         """Line 3."""
         books, names, points, tables, begun, lost = books_of(clients.state), asked.names.split(BETWEEN), [], [], [], []
         for k, owner in enumerate(clients.ids):
-            questions, counts, known = _part(asked.points, k), _part(asked.counts, k), _part(asked.tables, k)
-            if counts.size != len(names) or known.size != len(names) or int(counts.sum()) != len(questions):
+            questions, counts, known = part_of(asked.points, k), part_of(asked.counts, k), part_of(asked.tables, k)
+            if counts.size != len(names) or known.size != len(names):
                 raise ValueError("questions and their counts do not fit together")
+            split_up(questions, counts)
             theirs = [int(one) for name, one in zip(names, known, strict=True) if name != owner]
             lost.append(int(max(theirs, default=0) > books[k].published.size))
             start = 0 if lost[-1] else min(theirs, default=0)
@@ -216,8 +161,8 @@ class Matching(Method[Relayed, Matched]):
             tables.append(table)
             begun.append(start)
         state = record_of(clients.ids, books)
-        told = _rows(points, SIZE), _rows(tables, ENTRY), torch.tensor(begun), torch.tensor(lost)
-        return state, Answers(clients.ids, *told)
+        told = rows_of(points, SIZE), rows_of(tables, ENTRY), torch.tensor(begun), torch.tensor(lost)
+        return state, Answers(clients.ids, *told, *unsigned(len(clients.ids), len(names)))
 
     def _published(self, clients: Clients[Matched], k: int, book: Book, start: int) -> tuple[Book, np.ndarray]:
         """The notes with all that is held now, and the table from the `start`-th entry on, [T, 24]."""
@@ -237,16 +182,12 @@ class Matching(Method[Relayed, Matched]):
         """Line 4."""
         books, names = books_of(clients.state), found.names.split(BETWEEN)
         for k, owner in enumerate(clients.ids):
-            points, table, counts = _part(found.points, k), _part(found.entries, k), _part(found.counts, k)
             inverse = _scalars(clients, k, "asking", books[k].asked.size, _start(books[k], owner, names))[1]
-            opened, begin, first = codes_of(times(inverse, points)), 0, 0
-            for name, count in zip(names, counts, strict=True):
-                missing = 0 if name == owner else books[k].asked.size - len(books[k].peers[name].codes)
-                end, last = begin + missing, first + int(count)
-                books[k] = books[k].hearing(name, opened[begin:end], table[first:last])
-                begin, first = end, last
-            if begin != len(points) or first != len(table):
-                raise ValueError("answers and their counts do not fit together")
+            parts = heard_from(found, k, books[k])
+            opened = codes_of(times(inverse, np.concatenate([points for points, _ in parts.values()])))
+            begins = np.cumsum([0, *(len(points) for points, _ in parts.values())])
+            for (name, (points, table)), begin in zip(parts.items(), begins[:-1], strict=True):
+                books[k] = books[k].hearing(name, opened[begin : begin + len(points)], table)
         return record_of(clients.ids, books), Nothing(clients.ids)
 
     def deploy(self, server: Relayed, ids: Sequence[str]) -> Message:
@@ -256,90 +197,6 @@ class Matching(Method[Relayed, Matched]):
     def assemble(self, clients: Clients[Matched], deployed: Message) -> Model:
         """There is no model."""
         return Model(clients.ids, {})
-
-
-def asked_of(asked: Questions, i: int, j: int) -> np.ndarray:
-    """What the i-th asks of the j-th: what that one has not answered yet, [Q, 32]."""
-    part = _part(asked.points, i)
-    skip = len(part) if i == j else int(_part(asked.answered, i)[j]) - int(asked.start[i])
-    if not 0 <= skip <= len(part):
-        raise ValueError(f"{asked.ids[i]} says that more was answered than it has asked")
-    return part[skip:]
-
-
-def to_peers(asked: Questions) -> Asked:
-    """What everybody is asked by each other, and how each has signed it."""
-    names = asked.ids
-    points = [[asked_of(asked, i, j) for i in range(len(names))] for j in range(len(names))]
-    tables = [[int(_part(asked.tables, i)[j]) for i in range(len(names))] for j in range(len(names))]
-    each = [_split(_part(asked.proofs, i), _part(asked.proof_sizes, i)) for i in range(len(names))]
-    none, proofs = np.zeros(0, np.uint8), []
-    for j, mine in enumerate(points):  # of those who ask for anything
-        pairs = ((each[i][j], each[i][-1]) if len(part) else (none, none) for i, part in enumerate(mine))
-        proofs.append([part for pair in pairs for part in pair])
-    return Asked(
-        names,
-        asked.names,
-        _rows([np.concatenate(mine) for mine in points], SIZE),
-        _counts([[len(part) for part in mine] for mine in points]),
-        _counts(tables),
-        _rows([np.concatenate(mine) for mine in proofs]),
-        _counts([[len(part) for part in mine] for mine in proofs]),
-    )
-
-
-def signed_with(asked: Questions, sign: Callable[[str, bytes], bytes], certificate: bytes) -> Questions:
-    """One owner's questions, signed for each peer."""
-    (owner,), names = asked.ids, asked.names.split(BETWEEN)
-    answered, points = _part(asked.answered, 0), _part(asked.points, 0)
-    parts = [points[max(0, int(answered[j]) - int(asked.start[0])) :] for j in range(len(names))]
-    each = [sign(name, part.tobytes()) if name != owner else b"" for name, part in zip(names, parts, strict=True)]
-    proofs = [np.frombuffer(one, np.uint8) for one in (*each, certificate)]
-    sizes = _counts([[len(one) for one in proofs]])
-    return replace(asked, proofs=_rows([np.concatenate(proofs)]), proof_sizes=sizes)
-
-
-def questions_in(asked: Asked) -> dict[str, tuple[bytes, bytes, bytes]]:
-    """What one owner is asked, by whom: points, signature and certificate, of those who ask for anything."""
-    names, counts = asked.names.split(BETWEEN), _part(asked.counts, 0)
-    proofs = _split(_part(asked.proofs, 0), _part(asked.proof_sizes, 0))
-    if len(names) != len(counts) or len(proofs) != 2 * len(names) or len(set(names)) != len(names):
-        raise ValueError("questions, counts and signatures do not fit together")
-    parts = _split(_part(asked.points, 0), counts)
-    return {
-        name: (parts[k].tobytes(), proofs[2 * k].tobytes(), proofs[2 * k + 1].tobytes())
-        for k, name in enumerate(names)
-        if counts[k]
-    }
-
-
-def _split(values: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """One after the other, as long as said."""
-    if (sizes < 0).any() or int(sizes.sum()) != len(values):
-        raise ValueError("parts and their lengths do not fit together")
-    return list(np.split(values, np.cumsum(sizes)[:-1]))
-
-
-def to_askers(asked: Questions, answers: Answers) -> Found:
-    """What everybody hears of each other: answers to its own questions, and of tables what it does not have."""
-    names, handed = asked.ids, to_peers(asked)
-    points: list[list[np.ndarray]] = [[] for _ in names]
-    tables: list[list[np.ndarray]] = [[] for _ in names]
-    for j in range(len(names)):
-        counts, answered, table = _part(handed.counts, j), _part(answers.points, j), _part(answers.entries, j)
-        if len(answered) != int(counts.sum()):
-            raise ValueError(f"{names[j]} answers another number of questions than it was asked")
-        for i, part in enumerate(np.split(answered, np.cumsum(counts)[:-1])):
-            skip = 0 if int(answers.again[j]) else int(_part(handed.tables, j)[i]) - int(answers.start[j])
-            points[i].append(part)
-            tables[i].append(table[max(0, skip) :] if i != j else table[:0])
-    return Found(
-        names,
-        asked.names,
-        _rows([np.concatenate(parts) for parts in points], SIZE),
-        _rows([np.concatenate(parts) for parts in tables], ENTRY),
-        _counts([[len(part) for part in parts] for parts in tables]),
-    )
 
 
 def _start(book: Book, owner: str, names: Sequence[str]) -> int:
@@ -367,22 +224,3 @@ def _things(clients: Clients[Matched], k: int, what: str, addresses: np.ndarray,
 def filled(new: np.ndarray, pad: int) -> np.ndarray:
     """New addresses, and nobody's behind them up to a multiple of `pad`."""
     return np.concatenate([new, np.full(-new.size % pad if pad else 0, NOBODY, dtype=np.int64)])
-
-
-def _part(rows: Rows, k: int) -> np.ndarray:
-    """One client's rows."""
-    first, last = int(rows.ptr[k]), int(rows.ptr[k + 1])
-    part: np.ndarray = rows.values[first:last].cpu().numpy()
-    return part
-
-
-def _rows(parts: Sequence[np.ndarray], width: int | None = None) -> Rows:
-    """uint8 rows of every client, [., width] or [.]."""
-    values = np.concatenate([part if width is None else part.reshape(-1, width) for part in parts])
-    return Rows(torch.from_numpy(values), pointers(torch.tensor([len(part) for part in parts])))
-
-
-def _counts(parts: Sequence[Sequence[int]]) -> Rows:
-    """int64 rows of every client."""
-    flat = [number for part in parts for number in part]
-    return Rows(torch.tensor(flat, dtype=torch.int64), pointers(torch.tensor([len(part) for part in parts])))

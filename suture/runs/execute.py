@@ -101,7 +101,7 @@ def _runner(
 def robust_for(method: Method[Any, Any], secure: bool = False) -> Robust | None:
     """The aggregation that the training settings ask for; None is the method's own mean."""
     rule, steps = method.training.aggregation, frozenset(method.sums)
-    check_rule(method.name, rule, steps, secure)
+    check_rule(method.name, rule, steps, secure, method.beyond_sums())
     return Robust(rule, method.training.byzantine, steps) if rule != "mean" else None
 
 

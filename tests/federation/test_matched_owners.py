@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from folders import QUICK, Desks, audit_of
 from loopback import Loopback
 from small_tables import Kind, imported
@@ -17,13 +20,14 @@ from suture import api
 from suture.core.message import Rows
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.coordinator.coordinator import Coordinator
-from suture.federation.owner.matching import ACCOUNT
+from suture.federation.owner.matching import ACCOUNT, MatchingAtOwner
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import order_of
 from suture.federation.wire.reasons import Refused
 from suture.graph.boundary import addresses_of
 from suture.methods.matched import NOBODY, Matched, books_of
-from suture.methods.matching import Asked
+from suture.methods.matching_messages import Asked, Found, Questions
+from suture.privacy.blinding import entries, hashed_times, things, times, usable_scalar
 from suture.tables import GraphFolder
 
 STITCHED = ("training.stitch=1", "rounds=2", "model.hidden=8", "split.scope=client")
@@ -155,6 +159,46 @@ def test_nobody_asks_in_another_owners_name(pieces: dict[str, Path], forged: str
     refused = Frame.unpack(answer).refused
     assert refused is not None and "it is asked which ids it holds, but" in str(refused)
     assert (home / ACCOUNT).read_text() == before, "what is refused is not counted"
+
+
+@pytest.mark.parametrize("believed", [False, True], ids=["signatures are checked", "nobody checks"])
+def test_a_coordinator_does_not_learn_to_whom_an_owner_has_links(
+    pieces: dict[str, Path], believed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers in another owner's place, with a scalar of its own and a table of all ids it can think of.
+
+    Who believes that speaks of its links by addresses that the coordinator knows.
+    """
+    desks = Desks(tmp_path / "homes", pieces)
+    carried_out(desks, tmp_path, planned())
+    heard = {str(asked.header.get("step")): (asked, told) for owner, asked, told in desks.heard if owner == "north"}
+    (frame, _), (_, questions) = heard["take"], heard["ask_ids"]
+    found, points = Found.unpack(frame.body), Questions.unpack(questions.body).points.values.numpy()
+    scalar, _ = usable_scalar(lambda attempt: os.urandom(32))
+    guesses = np.asarray(addresses_of(list(truth_of(pieces)["north"])))
+    secrets = np.arange(1, guesses.size + 1)
+    table = entries(hashed_times(scalar, things(guesses)), secrets)
+    # All of it in the place of what south said, which stands behind what north does not say to itself.
+    answers = np.concatenate([times(scalar, points), found.points.values.numpy()[len(points) :]])
+    _, south, west = (int(count) for count in found.counts.values)
+    tables = np.concatenate([table, found.entries.values.numpy()[south:]])
+    forged = replace(
+        found,
+        points=Rows(torch.from_numpy(answers), found.points.ptr),
+        entries=Rows(torch.from_numpy(tables), torch.tensor([0, len(tables)])),
+        counts=Rows(torch.tensor([0, len(table), west]), found.counts.ptr),
+    )
+    if believed:
+        monkeypatch.setattr(MatchingAtOwner, "_check_answers", lambda *_: None)
+    before = found_by(desks, "north")
+    answer = Frame.unpack(desks.desks["north"].answer(Frame(frame.header, forged.pack()).pack()))
+    (book,) = books_of(Matched.unpack((desks.owned["north"].home / "matched.record").read_bytes()))
+    learnt = {secret for _, secret in book.holders().values()} & set(secrets.tolist())
+    if believed:
+        assert answer.refused is None and learnt == set(secrets.tolist()), "the attack is one"
+    else:
+        assert "it is told which ids others hold, but" in str(answer.refused)
+        assert not learnt and found_by(desks, "north") == before
 
 
 @pytest.mark.federation

@@ -22,7 +22,8 @@ from suture.graph.boundary import Boundary
 from suture.method import Clients, Task
 from suture.methods.links import Wanted, wanted_by
 from suture.methods.matched import Matched, books_of, private_boundary
-from suture.methods.matching import Asked, Matching, Peers
+from suture.methods.matching import Matching
+from suture.methods.matching_messages import Asked, Peers
 from suture.privacy.points import hashed
 from suture.report.privacy import read_privacy
 from suture.runs.counting import Record

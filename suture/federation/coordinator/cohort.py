@@ -44,7 +44,7 @@ from suture.federation.wire.reasons import BadReply, FederationError, Reason, To
 from suture.federation.wire.signatures import signature
 from suture.federation.wire.transcript import Purpose
 from suture.method import Clients, Method, Scores, Task
-from suture.seam import Audit, Cohort, CohortBase, Common, M, NoLedger, R, S, Transport, V, WireLedger
+from suture.seam import Audit, Cohort, CohortBase, Common, M, NoLedger, R, S, Transport, V, WireLedger, check_step
 
 HASH_LENGTH = 64
 
@@ -196,8 +196,7 @@ class OwnersCohort(CohortBase[RunAtCoordinator[S]], Generic[S]):
     def ask(self, step: Callable[[Clients[S], M], tuple[S, R]], message: M) -> R:
         """Run a step at every owner of the cohort."""
         run = self._common
-        if not getattr(step, "__is_step__", False):
-            raise TypeError(f"{step} is not a declared step of {type(run.method).__name__}; decorate it with @step")
+        check_step(step, run.method)
         run.asked += 1
         wanted = message.select(run.attendance.without_banned(self._ids))
         if run.secure and step.__name__ in run.method.sums:

@@ -24,7 +24,16 @@ from suture.errors import IntegrityError
 from suture.federation.identity import Identity
 from suture.federation.wire.reasons import Code, Refused
 from suture.methods.matched import NOBODY, Matched, books_of
-from suture.methods.matching import Asked, Questions, questions_in, signed_with
+from suture.methods.matching_messages import (
+    Answers,
+    Asked,
+    Found,
+    Questions,
+    answers_signed_with,
+    proofs_in,
+    questions_in,
+    signed_with,
+)
 from suture.privacy.blinding import SIZE
 from suture.seam import Audit
 from suture.settings import Count
@@ -56,15 +65,17 @@ class MatchingAtOwner:
         self._file = ChainedFile(home / ACCOUNT, "account of matchings")
         self._digest = _digest(home / FOUND)
 
-    def before(self, message: Message) -> None:
-        """Count what is about to be answered, or refuse."""
+    def before(self, message: Message, state: Record) -> None:
+        """Count what is about to be answered, and believe no answer that is not its owner's, or refuse."""
+        if isinstance(message, Found) and isinstance(state, Matched):
+            self._check_answers(message, state)
         if not isinstance(message, Asked):
             return
         try:
             questions = questions_in(message)
             if self.identity is not None:
                 for name, (points, signature, certificate) in questions.items():
-                    signed = _signed(self.run, name, self.identity.name, points)
+                    signed = _asked(self.run, name, self.identity.name, points)
                     self.identity.verify(name, certificate.decode(), signed, signature)
         except (ValueError, IntegrityError) as error:
             raise Refused(f"it is asked which ids it holds, but {error}", Code.MALFORMED) from error
@@ -89,14 +100,30 @@ class MatchingAtOwner:
             raise Refused(f"the policy allows {self.rules.times} matchings, and they have been", Code.BUDGET)
         return [{"event": "answered", "run": self.run, "peer": peer, "ids": ids} for peer, ids in asked.items()]
 
-    def signed(self, reply: Message) -> Message:
-        """Questions with this owner's signature, if it has a key."""
-        mine = self.identity
-        if mine is None or not isinstance(reply, Questions):
+    def _check_answers(self, message: Found, state: Matched) -> None:
+        """Whoever answers with a scalar and a table of its own learns to whom this owner has links."""
+        if self.identity is None:
+            return
+        try:
+            (book,) = books_of(state)
+            for name, (points, entries, signature, certificate) in proofs_in(message, book).items():
+                signed = _answered(self.run, name, self.identity.name, points, entries)
+                self.identity.verify(name, certificate.decode(), signed, signature)
+        except (ValueError, IntegrityError) as error:
+            raise Refused(f"it is told which ids others hold, but {error}", Code.MALFORMED) from error
+
+    def signed(self, message: Message, reply: Message) -> Message:
+        """Questions and answers with this owner's signature, if it has a key."""
+        mine, run = self.identity, self.run
+        if mine is None:
             return reply
-        return signed_with(
-            reply, lambda peer, points: mine.sign(_signed(self.run, mine.name, peer, points)), mine.pem.encode()
-        )
+        if isinstance(reply, Questions):
+            return signed_with(reply, lambda peer, *said: mine.sign(_asked(run, mine.name, peer, *said)), mine.pem.encode())
+        if isinstance(reply, Answers) and isinstance(message, Asked):
+            return answers_signed_with(
+                message, reply, lambda peer, *said: mine.sign(_answered(run, mine.name, peer, *said)), mine.pem.encode()
+            )
+        return reply
 
     def after(self, step: str, state: Record) -> None:
         """Keep what is known, before anybody hears of it."""
@@ -115,9 +142,17 @@ class MatchingAtOwner:
             self.audit.note("matched", run=self.run, wanted=wanted, found=len(book.holders()), twice=book.held_twice())
 
 
-def _signed(run: str, asker: str, peer: str, points: bytes) -> bytes:
+def _asked(run: str, asker: str, peer: str, points: bytes) -> bytes:
     """What an asker signs: for one run, for one peer."""
-    parts = (b"suture matching question", run.encode(), asker.encode(), peer.encode(), points)
+    return _statement(b"suture matching question", run.encode(), asker.encode(), peer.encode(), points)
+
+
+def _answered(run: str, holder: str, peer: str, points: bytes, entries: bytes) -> bytes:
+    """What a holder signs, in the same way."""
+    return _statement(b"suture matching answer", run.encode(), holder.encode(), peer.encode(), points, entries)
+
+
+def _statement(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 

@@ -134,10 +134,8 @@ class Owner:
             graph = self._linked(run, terms, piece, graph)
         if not method.accepts_graphless and graph.edge_index.shape[1] == 0:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
-        if terms.secure and not method.sums and not terms.is_matching:
-            raise Refused(
-                f"{method.name} needs more than sums, so secure aggregation cannot hide this owner's updates", Code.TERMS
-            )
+        if terms.secure and not terms.is_matching and (why := method.beyond_sums()):
+            raise Refused(f"{method.name} {why}, so secure aggregation cannot hide this owner's updates", Code.TERMS)
         secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure and method.sums else None
         self._charge(run, content, terms, method, graph)
         return Agreement(

@@ -89,7 +89,7 @@ class RunAtOwner(Generic[S]):
             shutil.rmtree(folder / "journal", ignore_errors=True)
         write_json(folder / TERMS, terms)
         self.key = StepKey(folder)
-        self.steps = type(agreed.method).steps()
+        self.steps = agreed.method.asked()
         self.known = wire_types(type(agreed.method))
         self.journal = Journal(folder / "journal")
         method, graph, task = agreed.method, agreed.graph, agreed.task
@@ -129,10 +129,10 @@ class RunAtOwner(Generic[S]):
             message, gate = self._message(step, body), self.agreed.gate
             before = self.state_before(number)
             if gate is not None:
-                gate.before(message)
+                gate.before(message, before)
             state, reply = self._run(declared, before, message, self._charged(step, number, mark, before), round)
             if gate is not None:
-                reply = gate.signed(reply)
+                reply = gate.signed(message, reply)
             self.agreed.policy.permit(step, reply)
             if gate is not None:
                 gate.after(step, state)
@@ -162,12 +162,12 @@ class RunAtOwner(Generic[S]):
 
     def evaluate(self, number: int, body: bytes) -> Message:
         """Test the model; nothing is kept but what was told, which is told again if the same is asked again."""
-        declared = self._declared(EVALUATION_STEP)
         message = self._message(EVALUATION_STEP, body)
         policy, account = self.agreed.policy, self.agreed.account
 
         def told() -> bytes:
-            _, reply = self._run(declared, self.state_before(number + 1), message, self._rng("ask", number))
+            test = self.agreed.method.evaluate
+            _, reply = self._run(test, self.state_before(number + 1), message, self._rng("ask", number))
             if not isinstance(reply, Scores):
                 raise Refused(f"a test gives scores, not a {type(reply).__name__}", Code.UNDECLARED)
             return self._told(reply).pack()
@@ -262,7 +262,8 @@ class RunAtOwner(Generic[S]):
     def _declared(self, step: str) -> Callable[..., Any]:
         if step not in self.steps:
             raise Refused(
-                f"{step!r} is not a step that {self.agreed.method.name} declares ({', '.join(sorted(self.steps))})",
+                f"{step!r} is not a step that {self.agreed.method.name} asks for under these terms "
+                f"({', '.join(sorted(self.steps))})",
                 Code.UNDECLARED,
             )
         bound: Callable[..., Any] = getattr(self.agreed.method, step)

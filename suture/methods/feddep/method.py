@@ -66,7 +66,7 @@ from suture.graph.batch import GraphBatch
 from suture.graph.drawn import drawn_graph
 from suture.graph.embeddings import with_embeddings
 from suture.graph.impair import Impaired, impair
-from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step_if
 from suture.methods.averaging import SERVER, ModelAveraging, Server
 from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
 from suture.methods.feddep.fused import FusedSage
@@ -248,7 +248,7 @@ class FedDep(ModelAveraging[Server, Generating]):
         cohort.ask(self.remember, for_everybody_else(cohort.ask(self.prototype, Nothing(cohort.ids))))
         return server
 
-    @step
+    @step_if(lambda self: self.dgen and self.proto)
     def prototype(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Prototypes]:
         """Line 1."""
         segments = clients.graph.segments
@@ -277,7 +277,7 @@ class FedDep(ModelAveraging[Server, Generating]):
         settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
         return trained_embeddings(network, initial, graph, settings, clients.rng.fork("pretrain"))
 
-    @step
+    @step_if(lambda self: self.dgen and self.proto)
     def remember(self, clients: Clients[Generating], others: OthersPrototypes) -> tuple[Generating, Nothing]:
         """Line 2."""
         return replace(clients.state, others=others.centres), Nothing(clients.ids)
@@ -287,7 +287,7 @@ class FedDep(ModelAveraging[Server, Generating]):
         cohort.ask(self.train_generator, Nothing(cohort.ids))
         return server
 
-    @step
+    @step_if(lambda self: self.dgen and self.proto)
     def train_generator(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Nothing]:
         """Lines 3-5, all epochs."""
         for _ in range(self.generator_epochs):
@@ -334,7 +334,7 @@ class FedDep(ModelAveraging[Server, Generating]):
         cohort.ask(self.embed_nodes, Nothing(cohort.ids))
         return server
 
-    @step
+    @step_if(lambda self: self.dgen and not self.proto)
     def embed_nodes(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, Nothing]:
         """Without Proto: every node is its own target."""
         segments = clients.graph.segments
@@ -348,7 +348,7 @@ class FedDep(ModelAveraging[Server, Generating]):
         cohort.ask(self.improve, summed_pulls(offered, pulls))
         return server
 
-    @step
+    @step_if(lambda self: self.dgen and not self.proto)
     def offer(self, clients: Clients[Generating], message: Nothing) -> tuple[Generating, DeepNeighbours]:
         """Without Proto: send all z~_v^p, p <= n~_v, node after node."""
         with torch.no_grad():
@@ -357,12 +357,12 @@ class FedDep(ModelAveraging[Server, Generating]):
             lengths = torch.bincount(owner.repeat_interleave(made.used.sum(1)), minlength=len(clients.ids))
             return clients.state, DeepNeighbours(clients.ids, Rows(made.rows(), pointers(lengths)))
 
-    @step
+    @step_if(lambda self: self.dgen and not self.proto)
     def judge(self, clients: Clients[Generating], offered: DeepNeighbours) -> tuple[Generating, Pulls]:
         """Without Proto: how the rows received should change to be nearer to the client's own nodes."""
         return clients.state, Pulls(clients.ids, pulls_towards(clients.state.targets, offered.rows))
 
-    @step
+    @step_if(lambda self: self.dgen and not self.proto)
     def improve(self, clients: Clients[Generating], pulls: Pulls) -> tuple[Generating, Nothing]:
         """Without Proto: line 5."""
         return self.generator_epoch(clients, pulls.rows.values), Nothing(clients.ids)

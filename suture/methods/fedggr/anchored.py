@@ -12,7 +12,7 @@ from torch import Tensor
 from suture.core.message import Kind, Message, Model
 from suture.core.tree import Tree, map_tree, mean, prefixed, tile, under
 from suture.graph.batch import GraphBatch
-from suture.method import Clients, Cohort, Task, step
+from suture.method import Clients, Cohort, Task, step_if
 from suture.methods.averaging import Up, weighted_loss
 from suture.methods.fedggr.anchors import drawn_anchors, moved_anchors, near_sums, unplaced
 from suture.methods.fedggr.kept import Embedded, GraphServer
@@ -53,7 +53,7 @@ class AnchoredRounds(GgrParts):
             return replace(server, codes=moved_anchors(before, found["s"], found["c"]))
         return replace(server, codes=drawn_anchors(before, found["s"][0], found["q"], server.seed))
 
-    @step
+    @step_if(lambda self: self.anchored)
     def sum_near_anchors(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, NearSums]:
         """Line 1 of `anchors`."""
         autoencoder = clients.state.autoencoder | under(ENCODER, down.params)
@@ -81,7 +81,7 @@ class AnchoredRounds(GgrParts):
         cohort.report(loss=weighted_loss(up))
         return replace(server, params=mean(up.params, up.weight), round=server.round + 1)
 
-    @step
+    @step_if(lambda self: self.anchored)
     def train_with_anchors(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Up]:
         """Line 3 of the box."""
         state, graph, task = clients.state, clients.graph, clients.task

@@ -61,7 +61,7 @@ from suture.core.tree import Tree, map_tree, mean, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.grouping import Groups
-from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step_if
 from suture.methods.averaging import SERVER, weighted_loss
 from suture.methods.fedggr.anchored import AnchoredRounds
 from suture.methods.fedggr.autoencoder import LinearAutoencoder, orthonormal
@@ -89,6 +89,10 @@ class FedGgr(AnchoredRounds):
     mends: ClassVar[Mends] = "known"
     of_nodes: ClassVar[tuple[str, ...]] = (GLOBAL,)
     sums: ClassVar[tuple[str, ...]] = ("train_autoencoder", "sum_near_anchors", "train_with_anchors")
+
+    def beyond_sums(self) -> str:
+        """Split learning needs everybody's own gradients."""
+        return "" if self.anchored else "needs every owner's own update unless fedggr.codes=anchors"
 
     # The server's side
 
@@ -208,7 +212,7 @@ class FedGgr(AnchoredRounds):
             anchors={},
         )
 
-    @step
+    @step_if(lambda self: self.gsl)
     def train_autoencoder(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Encoder]:
         """Line 1 from the average, if there is one, else from where the client was."""
         graph, network = clients.graph, self.autoencoder(clients.task)
@@ -223,7 +227,7 @@ class FedGgr(AnchoredRounds):
         kept = replace(clients.state, autoencoder=params, autoencoder_moments=moments)
         return kept, Encoder(clients.ids, {name: params[name] for name in down.params}, graph.sizes.float(), loss)
 
-    @step
+    @step_if(lambda self: self.gsl and self.codes == "nodes")
     def send_codes(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, Codes]:
         """E_i; the auto-encoder has done its work."""
         params = clients.state.autoencoder | down.params
@@ -232,7 +236,7 @@ class FedGgr(AnchoredRounds):
         done = replace(clients.state, autoencoder={}, autoencoder_moments={})
         return done, Codes(clients.ids, Rows(codes_NP, clients.graph.segments.ptr))
 
-    @step
+    @step_if(lambda self: self.gsl and self.codes == "groups")
     def send_group_codes(self, clients: Clients[Embedded], down: Model) -> tuple[Embedded, GroupCodes]:
         """E_i of groups of nodes: means of what would be their codes."""
         kept, nodes = self.send_codes(clients, down)
@@ -248,7 +252,7 @@ class FedGgr(AnchoredRounds):
         """Nodes that are alike."""
         return code_groups(clients.graph, self.smallest, clients.task.seed)
 
-    @step
+    @step_if(lambda self: not self.anchored)
     def local_update(self, clients: Clients[Embedded], down: Down) -> tuple[Embedded, Up]:
         """Lines 3 and 4."""
         graph, moments, groups = clients.graph, clients.state.moments, self.groups(clients)

@@ -43,7 +43,7 @@ from suture.core.tree import Tree, mean, prefixed, tile, under
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.embeddings import MendedFeatures, with_embeddings, with_features
-from suture.method import Clients, Cohort, Phase, Task, step
+from suture.method import Clients, Cohort, Phase, Task, step_if
 from suture.methods.averaging import SERVER, ModelAveraging
 from suture.methods.census import UNIT, column_sums, square_sums
 from suture.methods.fedgram.gram import (
@@ -196,14 +196,14 @@ class FedGram(ModelAveraging[GramServer, Described]):
         told = self.told(graph)
         return (told > 0) / told.clamp_min(1)
 
-    @step
+    @step_if(lambda self: self.rank > 0)
     def count(self, clients: Clients[Described], message: Nothing) -> tuple[Described, Counted]:
         """Line 1: how often features are filled, and how large they are."""
         graph, told = clients.graph, self.told(clients.graph)
         each = torch.stack([column_sums(graph, k) for k in range(len(graph.ids))]) * self.share(graph).view(-1, 1, 1)
         return clients.state, Counted(graph.ids, each[:, 0], each[:, 1], each[:, 2], told * UNIT)
 
-    @step
+    @step_if(lambda self: self.rank > 0)
     def measure(self, clients: Clients[Described], centre: Centre) -> tuple[Described, Squares]:
         """Line 1: squared deviations, of features that are seldom zero."""
         graph, told = clients.graph, self.told(clients.graph)
@@ -226,7 +226,7 @@ class FedGram(ModelAveraging[GramServer, Described]):
         total = mean({"products": up.products}, up.weight)["products"][0]
         return replace(server, gram=server.gram | {BASIS: orthonormal(total).unsqueeze(0)})
 
-    @step
+    @step_if(lambda self: self.rank > 0)
     def multiply(self, clients: Clients[Described], down: Directions) -> tuple[Described, Products]:
         """Line 2."""
         told = self.told(clients.graph)
@@ -244,7 +244,7 @@ class FedGram(ModelAveraging[GramServer, Described]):
         cohort.ask(self.learn, Description(cohort.ids, tile(gram, len(cohort.ids))))
         return replace(server, gram=gram)
 
-    @step
+    @step_if(lambda self: self.rank > 0)
     def relate(self, clients: Clients[Described], down: Directions) -> tuple[Described, Relations]:
         """Line 3."""
         graph, told = clients.graph, self.told(clients.graph)
@@ -254,7 +254,7 @@ class FedGram(ModelAveraging[GramServer, Described]):
         linked = share * (edges >= self.fewest).view(-1, 1, 1)
         return clients.state, Relations(clients.ids, own * share, ends * linked, crossed * linked, told)
 
-    @step
+    @step_if(lambda self: self.rank > 0)
     def learn(self, clients: Clients[Described], down: Description) -> tuple[Described, Nothing]:
         """Line 4: what everybody is told."""
         return replace(clients.state, gram=down.gram), Nothing(clients.ids)

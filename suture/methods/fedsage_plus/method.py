@@ -69,7 +69,7 @@ from suture.core.tree import Tree, is_tiled, map_tree, mean, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
-from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step, step_if
 from suture.methods.averaging import SERVER, Kept, Server
 from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.answering import Answering, Form
@@ -129,6 +129,11 @@ class MendingServer(Server):
     generator: Tree
 
 
+def exchanging(method: FedSagePlus) -> bool:
+    """Whether generators learn from other clients' nodes."""
+    return method.alpha > 0 and not method.shared_generator
+
+
 @dataclass(frozen=True)
 class FedSagePlus(Sampled[MendingServer, Mending]):
     """FedSage on subgraphs mended with generated neighbours."""
@@ -182,7 +187,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.exchanged < self.width + 2 and self.alpha > 0 and not self.shared_generator:
+        if self.exchanged < self.width + 2 and exchanging(self):
             raise ConfigError(
                 f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
                 "nobody answers fewer rows, because their features could be solved for"
@@ -245,7 +250,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def generator_round(self, server: MendingServer, cohort: Cohort) -> MendingServer:
         """Lines 1-4."""
-        if self.shared_generator or self.alpha == 0:
+        if not exchanging(self):
             up = cohort.ask(self.train_alone, Model(cohort.ids, tile(server.generator, len(cohort.ids))))
             cohort.report(loss=float(up.loss.mean()))
             return replace(server, generator=mean(up.generator, torch.ones(len(up.ids))))
@@ -258,7 +263,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         cohort.ask(self.update_generator, ForeignGradient(offer.ids, summed(given, len(offer.ids))))
         return server
 
-    @step
+    @step_if(exchanging)
     def offer(self, clients: Clients[Mending], message: Nothing) -> tuple[Mending, Offer]:
         """Line 1."""
         own = self.own_gradient(clients, clients.state.generator)
@@ -277,13 +282,13 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         streams = Streams.of(seed, graph.ids, "impair", drawn, device=graph.device)
         return graph.once("impaired", (seed, drawn, self.hidden_share), lambda: impair(graph, self.hidden_share, streams))
 
-    @step
+    @step_if(lambda self: exchanging(self) and self.answers == "exact")
     def feed_forward(self, clients: Clients[Mending], offers: Offers) -> tuple[Mending, Gradients]:
         """Line 2 as published: the server sees who answers whom with what."""
         state, given = self.answered(clients, offers)
         return state, Gradients(clients.ids, given)
 
-    @step
+    @step_if(lambda self: exchanging(self) and self.answers != "exact")
     def answer(self, clients: Clients[Mending], offers: SharedOffers) -> tuple[Mending, Answers]:
         """Line 2 where the server needs the sum over the clients that answer, and nothing else."""
         state, given = self.answered(clients, offers.of_others())
@@ -304,7 +309,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         given, told = answering.answer(network, offers, clients.graph, state.told, clients.task.seed)
         return replace(state, told=told), given
 
-    @step
+    @step_if(exchanging)
     def update_generator(self, clients: Clients[Mending], foreign: ForeignGradient) -> tuple[Mending, Nothing]:
         """Line 4."""
         force = self.lambda_f * self.alpha
@@ -314,7 +319,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         }
         return self.generator_step(clients.state, clients.state.generator, grads), Nothing(clients.ids)
 
-    @step
+    @step_if(lambda self: not exchanging(self))
     def train_alone(self, clients: Clients[Mending], down: Model) -> tuple[Mending, GeneratorUp]:
         """One step by equation (4) only, from the generator received, or from its own if there is none."""
         start = clients.state.generator | down.params
