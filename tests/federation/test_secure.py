@@ -30,10 +30,11 @@ def secure_order(method: str, rounds: int = 3, **faults: object):
     return order_of(planned(method, rounds), "run", replace(QUICK, **faults), secure=True)  # type: ignore[arg-type]
 
 
-# Eigenvectors move by what fixed-point sums round, over the distance of their values.
+# FedGram's eigenvectors move by what fixed-point sums round, over the distance of their values: by 2e-5 here, and by a
+# sixteenth of that with words that are sixteen times as fine.
 @pytest.mark.parametrize(
     ("method", "close"),
-    [*((name, 1e-5) for name in ("fedavg", "fedprox", "fedsage", "fedper", "fedgls")), ("fedgram", 1e-3)],
+    [*((name, 1e-5) for name in ("fedavg", "fedprox", "fedsage", "fedper", "fedgls")), ("fedgram", 5e-5)],
 )
 def test_equals_the_plain_run_and_shows_no_update(
     method: str,
