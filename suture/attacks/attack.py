@@ -174,8 +174,8 @@ class Attack(ABC):
     guess: ClassVar[str]
     """What the best guess without messages is."""
     views: ClassVar[tuple[View, ...]] = VIEWS
-    long: ClassVar[bool] = False
-    """Whether it may take minutes: then others go first, and it has all the time they leave."""
+    long: ClassVar[int] = 0
+    """1: it may take minutes, 2: an hour. Shorter ones go first, and it has all the time they leave."""
 
     @abstractmethod
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:

@@ -215,7 +215,7 @@ class Rows(Attack):
     paper = "Chen, Donoho and Saunders 1998; Spielman, Wang and Wright 2012"
     knows = ("that features are not negative and mostly zero",)
     guess = "a row of a public graph of the same kind, or their mean"
-    long = True
+    long = 2
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Least squares where it can be done, else linear programs."""
