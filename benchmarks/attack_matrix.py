@@ -1,10 +1,11 @@
 """Attacks every method on Cora, CiteSeer and Twitch, and writes the matrix into docs/privacy.md.
 
-    python benchmarks/attack_matrix.py [--data-root DIR] [--datasets cora] [--lines "fedavg;fedggr"] [--jobs 2]
+    python benchmarks/attack_matrix.py [--data-root DIR] [--datasets cora] [--lines "fedavg;fedggr"] [--jobs 2] [--anew]
 
-A cell is one run, recorded and attacked; it goes into docs/data/attacks.json as soon as it is finished, and cells that are
-there are not computed again: delete the file, or a cell of it, to have it anew. Tapes are deleted with their runs. In a cell
-of the matrix stands the view that gains most. Every method has a line; other forms of one are added to `BESIDE`.
+A cell is one run, recorded and attacked, in a process of its own with one thread; it goes into docs/data/attacks.json as
+soon as it is finished. Cells that are there with the same settings are not computed again, unless `--anew` says so. Time is
+limited by what a cell takes of the processor, so that a busy machine cuts nothing. Tapes are deleted with their runs. In a
+cell of the matrix stands the view that gains most. Every method has a line; other forms of one are added to `BESIDE`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import os
 import re
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from suture.core.process import prepare_process
 
+# One thread for each cell, also of what numpy computes with; before it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 prepare_process()
 
 import suture  # noqa: E402
 from suture.attacks import trials  # noqa: E402
 from suture.attacks.scenes import Scene  # noqa: E402
+from suture.core.forks import Ended, Job, Link, side_by_side  # noqa: E402
 from suture.core.storage import read_json, write_atomically, write_json  # noqa: E402
 from suture.errors import SutureError  # noqa: E402
 from suture.methods import METHODS  # noqa: E402
@@ -76,16 +80,8 @@ DATASETS: dict[str, dict[str, Any]] = {
 }
 
 
-def computed(dataset: str, line: str, options: argparse.Namespace) -> dict[str, Any] | str:
-    """A cell: findings of all attacks on one run; or why there is none."""
-    try:
-        return attacked(dataset, line, options)
-    except SutureError as why:
-        return str(why)
-
-
-def attacked(dataset: str, line: str, options: argparse.Namespace) -> dict[str, Any]:
-    """A cell, however long it takes."""
+def attacked(dataset: str, line: str, options: argparse.Namespace, link: Link) -> dict[str, Any]:
+    """A cell: findings of all attacks on one run."""
     method, values = LINES[line]
     begun, spent = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as place:
@@ -93,12 +89,17 @@ def attacked(dataset: str, line: str, options: argparse.Namespace) -> dict[str, 
         how = suture.Options(data_root=options.data_root, record=True)
         result = suture.run(dataset, method, overrides=[*SHORT, *values], out=out, seed=0, options=how, **DATASETS[dataset])
         scene = Scene.read(out, options.data_root)
-        tried = trials.carry_out(scene, trials.chosen(None, None), 60 * options.minutes)
+        tried = trials.carry_out(scene, trials.chosen(None, None), 60 * options.minutes, now=time.process_time)
         found = [one.as_json() for one in trials.in_order(tried)]
     outcome = result.outcome
     told = {"accuracy": outcome.accuracy_client_mean, "epsilon": outcome.epsilon, "delta": outcome.delta}
     used = {"seconds": round(time.perf_counter() - begun, 1), "processor": round(time.process_time() - spent, 1)}
-    return {**told, **used, "findings": found}
+    return {"set": settings(dataset, line), **told, **used, "findings": found}
+
+
+def settings(dataset: str, line: str) -> dict[str, Any]:
+    """All that a cell's run is given, to know one that was made otherwise."""
+    return {**DATASETS[dataset], "overrides": [*SHORT, *LINES[line][1]]}
 
 
 def shown(cell: dict[str, Any] | None, attack: str) -> str:
@@ -130,21 +131,46 @@ def matrix(cells: dict[str, Any], dataset: str) -> list[str]:
     return [f"**{dataset}**", "", *rows, ""]
 
 
+def in_words(cells: dict[str, Any]) -> str:
+    """How much there is, and what it took."""
+    there = [cells[name] for dataset in DATASETS for line in LINES if (name := f"{dataset}, {line}") in cells]
+    missing = len(DATASETS) * len(LINES) - len(there)
+    each = [cell["processor"] / 60 for cell in there]
+    cut = sum(any(one["cut"] for one in cell["findings"]) for cell in there)
+    text = f"{len(there)} cells took {sum(each):.0f} minutes of one processor, the longest {max(each):.0f}, "
+    text += f"so {sum(each) / 2:.0f} minutes with two. "
+    text += f"In {cut} of them an attack was cut. " if cut else "No attack was cut. "
+    return text + (f"{missing} cells are missing." if missing else "No cell is missing.")
+
+
 def write_page(cells: dict[str, Any]) -> None:
     """The tables, between their marks in the page."""
-    tables = "\n".join(line for dataset in DATASETS for line in matrix(cells, dataset))
+    tables = "\n".join([in_words(cells), "", *(line for dataset in DATASETS for line in matrix(cells, dataset))])
     text = re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{tables}\n{END}", PAGE.read_text(), flags=re.DOTALL)
     write_atomically(PAGE, text.encode())
 
 
-def keep(cells: dict[str, Any], name: str, cell: dict[str, Any] | str) -> None:
-    """Write a cell down, and say how long it took."""
-    if isinstance(cell, str):
-        print(f"{name}: {cell}", flush=True)
+def keep(cells: dict[str, Any], end: Ended[dict[str, Any]]) -> None:
+    """Write a cell down, and say how long it took; or why there is none."""
+    if end.result is None:
+        print(f"{end.name}: {end.error}", flush=True)
+        if not isinstance(end.error, SutureError):
+            print("\n".join(getattr(end.error, "__notes__", ())), flush=True)
         return
-    cells[name] = cell
+    cells[end.name] = end.result
     write_json(STORE, cells)
-    print(f"{name}: {cell['seconds']} s, of the processor {cell['processor']} s", flush=True)
+    write_page(cells)
+    print(f"{end.name}: {end.result['seconds']} s, of the processor {end.result['processor']} s", flush=True)
+
+
+def chosen(cells: dict[str, Any], options: argparse.Namespace) -> list[tuple[str, str]]:
+    """The cells that are to be computed."""
+    datasets: Sequence[str] = options.datasets.split(",")
+    lines: Sequence[str] = options.lines.split(";") if options.lines else list(LINES)
+    asked = [(dataset, line) for dataset in datasets for line in lines]
+    if wrong := [name for names, known in ((datasets, DATASETS), (lines, LINES)) for name in names if name not in known]:
+        raise SystemExit(f"there is no {wrong[0]!r}; there are {', '.join(DATASETS)} and the lines {'; '.join(LINES)}")
+    return [one for one in asked if options.anew or cells.get(", ".join(one), {}).get("set") != settings(*one)]
 
 
 def main() -> None:
@@ -152,18 +178,14 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--datasets", default=",".join(DATASETS))
     parser.add_argument("--lines", help="separated by ;")
-    parser.add_argument("--minutes", type=float, default=15.0, help="for the attacks of one cell; few take more than two")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the processor, for the attacks of one cell")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cells at the same time")
+    parser.add_argument("--anew", action="store_true", help="compute cells again that are there")
     options = parser.parse_args()
     cells: dict[str, Any] = dict(read_json(STORE, "store of attacks")) if STORE.exists() else {}
     STORE.parent.mkdir(exist_ok=True)
-    lines = options.lines.split(";") if options.lines else list(LINES)
-    missing = [(d, line) for d in options.datasets.split(",") for line in lines if f"{d}, {line}" not in cells]
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        begun = [(dataset, line, pool.submit(computed, dataset, line, options)) for dataset, line in missing]
-        for dataset, line, cell in begun:
-            keep(cells, f"{dataset}, {line}", cell.result())
-    write_page(cells)
+    jobs = (Job(", ".join(one), partial(attacked, *one, options)) for one in chosen(cells, options))
+    side_by_side(jobs, at_once=options.jobs, threads=1, ended=lambda end: keep(cells, end))
 
 
 if __name__ == "__main__":

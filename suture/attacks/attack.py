@@ -9,6 +9,7 @@ What an attack knows beside messages it says in `knows`; an attack is given no t
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -33,16 +34,23 @@ class NotTried(SutureError):
 
 
 class Clock:
-    """How long an attack may take, and how far it has come: what it had no time for is said with its result."""
+    """How long an attack may take, and how far it has come: what it had no time for is said with its result.
 
-    def __init__(self, until: float, watch: Pace = lambda done, planned, unit: None) -> None:
-        self.until, self.watch = until, watch
+    `now` is the clock on the wall, or, so that a busy machine cuts nothing, `time.process_time`.
+    """
+
+    def __init__(
+        self, until: float, watch: Pace = lambda done, planned, unit: None, now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.until, self.watch, self.now = until, watch, now
         self.done, self.planned, self.unit = 0, 0, ""
 
     @staticmethod
-    def of(seconds: float, watch: Pace = lambda done, planned, unit: None) -> Clock:
+    def of(
+        seconds: float, watch: Pace = lambda done, planned, unit: None, now: Callable[[], float] = time.perf_counter
+    ) -> Clock:
         """From now on."""
-        return Clock(time.perf_counter() + seconds, watch)
+        return Clock(now() + seconds, watch, now)
 
     @property
     def over(self) -> bool:
@@ -52,7 +60,12 @@ class Clock:
     @property
     def seconds_left(self) -> float:
         """Until then."""
-        return self.until - time.perf_counter()
+        return self.until - self.now()
+
+    @property
+    def seconds_on_the_wall(self) -> float:
+        """The same for what can be stopped by the clock on the wall only; no limit where another clock counts."""
+        return max(1.0, self.seconds_left) if self.now is time.perf_counter else math.inf
 
     def plan(self, count: int, unit: str) -> None:
         """So many rows, owners, rounds are to be tried."""
@@ -161,8 +174,8 @@ class Attack(ABC):
     guess: ClassVar[str]
     """What the best guess without messages is."""
     views: ClassVar[tuple[View, ...]] = VIEWS
-    long: ClassVar[bool] = False
-    """Whether it may take minutes: then others go first, and it has all the time they leave."""
+    long: ClassVar[int] = 0
+    """1: it may take minutes, 2: an hour. Shorter ones go first, and it has all the time they leave."""
 
     @abstractmethod
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:

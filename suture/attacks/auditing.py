@@ -8,7 +8,7 @@ what was run: these steps, at the rate with which the enlarged client draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from suture.attacks.canaries import GradientCanaries, draw_canaries, enlarged, sum_canaries
 from suture.attacks.feddep_canaries import edge_canaries, mean_canaries
-from suture.core.message import Nothing
+from suture.attacks.link_canaries import gcn_canaries, row_canaries, stitch_link_canaries
+from suture.core.message import Nothing, Record
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.errors import ConfigError
@@ -25,12 +26,23 @@ from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task
 from suture.methods.averaging import Averaging
 from suture.methods.feddep import FedDep
+from suture.methods.fedgcn import FedGcn
 from suture.privacy.accountant import SLACK, dp_sgd_epsilon, facts_of, one_draw
 from suture.privacy.audited import CONFIDENCE, Audited, Heard, Shape, lower_bounds, needed_epsilon, rates
 from suture.privacy.gdp import composed_mu, gaussian_epsilon
-from suture.privacy.mechanisms import DrawnEdges, NoisyGradients, NoisyMeans, NoisySums, SampledNeighbours
+from suture.privacy.mechanisms import (
+    DrawnEdges,
+    Level,
+    NoisyGradients,
+    NoisyLinks,
+    NoisyMeans,
+    NoisyRows,
+    NoisySums,
+    SampledNeighbours,
+)
+from suture.settings import TrainingSettings
 from suture.training.batches import Batch, expected_batch
-from suture.training.local import sum_terms, train_locally
+from suture.training.local import Objective, sum_terms, train_locally
 from suture.training.optimisers import fresh_moments
 
 LEARNING_RATE = 0.1
@@ -57,8 +69,7 @@ def audit(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effor
         )
     for used in method.mechanisms():
         if isinstance(used, NoisyGradients):
-            if used.step == "local_update":
-                yield audited_training(method, graph, task, effort)
+            yield audited_training(method, used, graph, task, effort)
         elif isinstance(used, NoisySums):
             yield audited_sums(method, used, graph, task, effort)
         elif isinstance(used, SampledNeighbours) and used.fanouts:
@@ -67,26 +78,64 @@ def audit(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effor
             yield audited_edges(_feddep(method), used, graph, task, effort)
         elif isinstance(used, NoisyMeans):
             yield audited_means(_feddep(method), used, graph, effort)
+        elif isinstance(used, NoisyRows):
+            yield from audited_rows(method, used, graph, task, effort)
+        elif isinstance(used, NoisyLinks):
+            yield from audited_links(method, used, graph, task, effort)
 
 
 # DP-SGD
 
 
-def audited_training(method: Method[Any, Any], graph: GraphBatch, task: Task, effort: Effort) -> Audited:
-    """DP-SGD as `local_update` of an averaging method does it."""
+@dataclass(frozen=True)
+class Lesson:
+    """What a step of a method trains with noise, of one client: from which weights, on which loss, how and how often."""
+
+    start: Tree
+    frozen: frozenset[str]
+    settings: TrainingSettings
+    rounds: int
+    loss: Callable[[Tree, Batch, Clients[Any]], Tensor]
+    state: Record
+
+    @staticmethod
+    def of(method: Averaging[Any, Any, Any, Any], used: NoisyGradients, graph: GraphBatch, task: Task) -> Lesson:
+        """Of `local_update`; or of the network behind FedDEP's prototypes."""
+        fresh = Clients(graph, Nothing(graph.ids), Streams.of(task.seed, graph.ids, "init"), task)
+        state: Any = method.init_clients(fresh)
+        if used.step == "local_update":
+            start, frozen = dict(state.params), method.frozen_names(task)
+
+            def own(params: Tree, batch: Batch, clients: Clients[Any]) -> Tensor:
+                return sum_terms(method.loss_terms(params, batch, start, clients))
+
+            return Lesson(start, frozen, method.training, method.training.rounds, own, state)
+        network, initial, settings = _feddep(method).pretraining(task)
+
+        def labels(params: Tree, batch: Batch, clients: Clients[Any]) -> Tensor:
+            return batch.loss(network, params)
+
+        return Lesson(initial, network.frozen_names(), settings, 1, labels, state)
+
+    def among(self, canaries: GradientCanaries, clients: Clients[Any]) -> Objective:
+        """The loss of an example, which may be a canary."""
+
+        def real(params: Tree, batch: Batch) -> Tensor:
+            return self.loss(params, batch, clients)
+
+        return lambda params, batch: canaries.loss(params, batch, real)
+
+
+def audited_training(
+    method: Method[Any, Any], used: NoisyGradients, graph: GraphBatch, task: Task, effort: Effort
+) -> Audited:
+    """DP-SGD as a step of an averaging method does it."""
     if not isinstance(method, Averaging):
         raise ConfigError(f"{method.name} trains in a way of its own, which cannot be audited")
     size = int(graph.num_train[0])
     if size == 0:
         raise ConfigError(f"{graph.ids[0]} has no training node, so that there is nothing to audit; choose another --client")
-    # As large a share of the enlarged client in a step as of the real one.
-    share = int(expected_batch(graph, method.training)[0]) / size
-    batch = max(1, round(share * (size + effort.canaries))) if share < 1 else 0
-    plain = replace(method.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, schedule="constant")
-    training = replace(plain, lr=LEARNING_RATE, batch_size=batch)
-    rounds = min(training.rounds, effort.rounds)
-    heard, rate, steps = _train(replace(method, training=training), graph, task, rounds, effort)
-    sigma = training.dp_sigma
+    heard, rate, steps = _train(method, used, graph, task, effort)
 
     def epsilon_of(noise: float) -> float:
         if rate == 1:
@@ -94,43 +143,45 @@ def audited_training(method: Method[Any, Any], graph: GraphBatch, task: Task, ef
         return min(bound for bound in dp_sgd_epsilon([(noise, rate, steps)], effort.delta) if bound is not None)
 
     bounds = lower_bounds(heard, effort.delta, Shape(rate, steps), epsilon_of)
-    ran = f"{steps} steps with noise {sigma:g}, each of {100 * rate:.3g} % of the examples"
+    ran = f"{steps} steps with noise {used.sigma:g}, each of {100 * rate:.3g} % of the examples"
     told = (graph.ids[0], "DP-SGD", "one training node's loss", heard.score.numel(), effort.delta)
-    return Audited(*told, epsilon_of(sigma), bounds, ran)
+    return Audited(*told, epsilon_of(used.sigma), bounds, ran)
+
+
+def _for_canaries(settings: TrainingSettings, graph: GraphBatch, canaries: int) -> TrainingSettings:
+    """Plain SGD, and as large a share of the enlarged client in a step as of the real one."""
+    size = int(graph.num_train[0])
+    share = int(expected_batch(graph, settings)[0]) / size
+    batch = max(1, round(share * (size + canaries))) if share < 1 else 0
+    plain = replace(settings, optimizer="sgd", momentum=0.0, weight_decay=0.0, schedule="constant")
+    return replace(plain, lr=LEARNING_RATE, batch_size=batch)
 
 
 def _train(
-    method: Averaging[Any, Any, Any, Any], graph: GraphBatch, task: Task, rounds: int, effort: Effort
+    method: Averaging[Any, Any, Any, Any], used: NoisyGradients, graph: GraphBatch, task: Task, effort: Effort
 ) -> tuple[Heard, float, int]:
     """(scores, rate, steps) of a training with canaries."""
-    settings = method.training
-    streams = Streams.of(task.seed, graph.ids, "init")
-    params: Tree = method.init_clients(Clients(graph, Nothing(graph.ids), streams, task)).params
-    frozen = method.frozen_names(task)
-    trained = [name for name in params if name not in frozen]
-    canaries = GradientCanaries.among(graph, params, trained, effort.canaries, settings.dp_clip, effort.seed)
+    small = Lesson.of(method, used, graph, task)
+    settings = _for_canaries(small.settings, graph, effort.canaries)
+    trained = [name for name in small.start if name not in small.frozen]
+    canaries = GradientCanaries.among(graph, small.start, trained, effort.canaries, settings.dp_clip, effort.seed)
     larger = enlarged(graph, None, len(canaries.places), role=1)
-    state = method.init_clients(Clients(larger, Nothing(larger.ids), streams, task))
-    start, params = params, dict(state.params)
-    expected = int(expected_batch(larger, settings)[0])
+    lesson = Lesson.of(method, used, larger, task)
+    params, expected = dict(lesson.start), int(expected_batch(larger, settings)[0])
     score = torch.zeros(len(canaries.places), dtype=torch.float64)
     moments, epochs = fresh_moments(params, settings), 0
-    for number in range(1, rounds + 1):
-        clients = Clients(larger, state, Streams.of(task.seed, larger.ids, "ask", number), task, number)
-
-        def real(p: Tree, batch: Batch, clients: Clients[Any] = clients) -> Tensor:
-            return sum_terms(method.loss_terms(p, batch, start, clients))
-
+    for number in range(1, min(lesson.rounds, effort.rounds) + 1):
+        clients = Clients(larger, lesson.state, Streams.of(task.seed, larger.ids, "ask", number), task, number)
         for epoch in range(settings.local_epochs):
             canaries.sign, before, epochs = -canaries.sign, canaries.at(params), epochs + 1
             params, moments, _ = train_locally(
                 larger,
                 params,
                 moments,
-                lambda p, batch: canaries.loss(p, batch, real),
+                lesson.among(canaries, clients),
                 settings,
                 clients.rng,
-                frozen,
+                lesson.frozen,
                 range(epoch, epoch + 1),
             )
             score += canaries.sign * (before - canaries.at(params)) * expected / (settings.lr * settings.dp_clip)
@@ -201,6 +252,44 @@ def audited_means(method: FedDep, used: NoisyMeans, graph: GraphBatch, effort: E
     hides = "one node's part of a mean, given the network and the groups"
     told = (graph.ids[0], "Gaussian means", hides, effort.canaries, effort.delta)
     return Audited(*told, epsilon_of(used.sigma), bounds, ran)
+
+
+# What is told over known links
+
+
+def audited_rows(
+    method: Method[Any, Any], used: NoisyRows, graph: GraphBatch, task: Task, effort: Effort
+) -> Iterator[Audited]:
+    """Predictions that stitching tells: a node's rows, and one known link."""
+    if not isinstance(method, Averaging):
+        raise ConfigError(f"{method.name} stitches in a way of its own, which cannot be audited")
+    levels = used.levels({used.step: used.times}, facts_of(graph)[0].degree_at(1.0))
+    ran = f"{used.times} steps of stitching with noise {used.sigma:g}"
+    for level, canaries in zip(levels, (row_canaries, stitch_link_canaries), strict=True):
+        yield _at_level(level, canaries(method, graph, task, effort.canaries, effort.seed), graph, effort, ran)
+
+
+def audited_links(
+    method: Method[Any, Any], used: NoisyLinks, graph: GraphBatch, task: Task, effort: Effort
+) -> Iterator[Audited]:
+    """FedGCN's sums over known links: one link, and one node."""
+    if not isinstance(method, FedGcn):
+        raise ConfigError(f"{method.name} tells sums in a way of its own, which cannot be audited")
+    ran = f"{len(used.steps)} steps of sums with noise {used.sigma:g}"
+    for level, node in zip(used.levels(dict.fromkeys(used.steps, 1), 0), (False, True), strict=True):
+        heard = gcn_canaries(method, graph, task, effort.canaries, effort.seed, node=node)
+        yield _at_level(level, heard, graph, effort, ran)
+
+
+def _at_level(level: Level, heard: Heard, graph: GraphBatch, effort: Effort, ran: str) -> Audited:
+    """Against the account of one thing that is hidden."""
+
+    def epsilon_of(noise: float) -> float:
+        return gaussian_epsilon(composed_mu(noise, 1), effort.delta)
+
+    bounds = lower_bounds(heard, effort.delta, Shape(1.0, 1), epsilon_of)
+    told = (graph.ids[0], level.name, level.hides, heard.score.numel(), effort.delta)
+    return Audited(*told, gaussian_epsilon(level.mu, effort.delta), bounds, ran)
 
 
 def client_graph(graph: GraphBatch, client: str | None) -> GraphBatch:

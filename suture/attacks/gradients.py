@@ -120,7 +120,7 @@ class Inversion(Attack):
     paper = "Zhu, Liu and Han 2019; Geiping et al. 2020"
     knows = ("how many training nodes the owner has", "that features are not negative")
     guess = "a row of a public graph of the same kind, or their mean"
-    long = True
+    long = 1
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """The first update of every victim; rows are compared with the nearest training row."""

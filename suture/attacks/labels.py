@@ -113,7 +113,7 @@ class Labels(Attack):
     target = "the class distribution of an owner"
     paper = "Gu and Bai 2023"
     knows = ("a public graph with labels", "how many training nodes the owner has")
-    long = True
+    long = 1
     guess = "it is as elsewhere, or all classes are equally many"
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:

@@ -47,10 +47,10 @@ SILENT = 1e-7
 """Words whose entries in all mixtures are below this share of the largest are not at the victim."""
 TRIES = 3
 """Linear programs for one word, until one finds a row that can be one."""
-PATIENCE = 120.0
-"""Seconds for one linear program."""
+MOST_STEPS = 30_000
+"""Of the simplex method, for one linear program."""
 OUT_OF_TIME = 1
-"""What linprog calls a program that met its time limit."""
+"""What linprog calls a program that met one of its limits."""
 ROUNDING = 1e-6
 """How far below zero a program may let an entry be."""
 
@@ -183,7 +183,7 @@ def _program(space: Space, word: int, prices: Floats, clock: Clock) -> tuple[Flo
         b_eq=[1.0],
         bounds=(None, None),
         method="highs",
-        options={"time_limit": max(1.0, min(PATIENCE, clock.seconds_left))},
+        options={"maxiter": MOST_STEPS, "time_limit": clock.seconds_on_the_wall},
     )
     row = None if found.x is None else np.asarray((space.basis.T @ found.x).clip(0), float)
     return row, found.status != OUT_OF_TIME
@@ -215,7 +215,7 @@ class Rows(Attack):
     paper = "Chen, Donoho and Saunders 1998; Spielman, Wang and Wright 2012"
     knows = ("that features are not negative and mostly zero",)
     guess = "a row of a public graph of the same kind, or their mean"
-    long = True
+    long = 2
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Least squares where it can be done, else linear programs."""

@@ -20,6 +20,7 @@ from suture.attacks.rows import Rows
 from suture.attacks.scenes import Scene
 from suture.attacks.sums import Sums
 from suture.attacks.words import Words
+from suture.core.forks import Ended, Job, Link, side_by_side
 from suture.core.storage import read_json, write_json
 from suture.errors import ConfigError, IntegrityError, unknown
 from suture.runs.folder import ATTACKS as FILE
@@ -49,12 +50,61 @@ def chosen(attacks: Sequence[str] | None, views: Sequence[str] | None) -> list[t
     return fitting
 
 
-def carry_out(scene: Scene, pairs: Sequence[tuple[Attack, str]], seconds: float, watch: Watch = silent) -> Iterator[Finding]:
-    """What each attack finds from each view, quick ones first; each has an equal share of the time that is left."""
+def carry_out(
+    scene: Scene,
+    pairs: Sequence[tuple[Attack, str]],
+    seconds: float,
+    watch: Watch = silent,
+    now: Callable[[], float] = time.perf_counter,
+) -> Iterator[Finding]:
+    """What each attack finds from each view, quick ones first; each has an equal share of the time that is left by `now`."""
+    until = now() + seconds
+    for number, (attack, view) in enumerate(_quick_first(pairs)):
+        share = max(0.0, (until - now()) / (len(pairs) - number))
+        yield _tried(attack, view, scene, Clock.of(share, partial(watch, attack.name, view), now))
+
+
+def carry_out_at_once(
+    scene: Scene,
+    pairs: Sequence[tuple[Attack, str]],
+    seconds: float,
+    watch: Watch,
+    *,
+    jobs: int,
+    threads: int,
+    ended: Callable[[Finding], None],
+) -> None:
+    """The same with so many attacks side by side, each in a process of its own with so many threads."""
     until = time.perf_counter() + seconds
-    for number, (attack, view) in enumerate(sorted(pairs, key=lambda pair: pair[0].long)):
-        share = max(0.0, (until - time.perf_counter()) / (len(pairs) - number))
-        yield _tried(attack, view, scene, Clock.of(share, partial(watch, attack.name, view)))
+
+    def waiting() -> Iterator[Job[Finding]]:
+        for number, (attack, view) in enumerate(_quick_first(pairs)):
+            left = max(0.0, until - time.perf_counter())
+            share = left * min(1.0, jobs / (len(pairs) - number))
+            yield Job(f"{attack.name} as {view}", partial(_in_a_process, attack, view, scene, share))
+
+    def hear(name: str, event: Any) -> None:
+        watch(*event)
+
+    def end(found: Ended[Finding]) -> None:
+        if found.result is not None:
+            ended(found.result)
+
+    ends = side_by_side(waiting(), at_once=jobs, threads=threads, hear=hear, ended=end)
+    for failed in ends:
+        if failed.error is not None:
+            raise failed.error
+
+
+def _in_a_process(attack: Attack, view: str, scene: Scene, share: float, link: Link) -> Finding:
+    def pace(done: int, planned: int, unit: str) -> None:
+        link.tell((attack.name, view, done, planned, unit))
+
+    return _tried(attack, view, scene, Clock.of(share, pace))
+
+
+def _quick_first(pairs: Sequence[tuple[Attack, str]]) -> list[tuple[Attack, str]]:
+    return sorted(pairs, key=lambda pair: pair[0].long)
 
 
 def _tried(attack: Attack, view: str, scene: Scene, clock: Clock) -> Finding:

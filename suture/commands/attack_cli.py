@@ -17,6 +17,12 @@ Views = Annotated[
     str | None, typer.Option("--view", metavar="V,W", help="server, owner, others (all but the victim)  [default: all]")
 ]
 Minutes = Annotated[float, typer.Option(metavar="M", help="Time for all attacks together")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Attacks tried side by side, each in a process of its own; 0: one per core  [default: 1]"
+    ),
+]
 Control = Annotated[bool, typer.Option("--control", help="Put noise in the place of messages: nothing must be found")]
 
 
@@ -28,7 +34,7 @@ def register(app: typer.Typer) -> None:
         "suture attack runs/mine",
         "suture attack runs/mine --attack links,membership --view server",
         "suture attack --dataset cora --method fedggr --clients 5 --set rounds=20",
-        "suture attack runs/mine --control",
+        "suture attack runs/mine --control --jobs 2",
     )(attack)
 
 
@@ -51,6 +57,7 @@ def attack(
     out: opt.Out = None,
     json: opt.Json = None,
     threads: opt.Threads = None,
+    jobs: Jobs = 1,
     lines: opt.Lines = False,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -69,7 +76,7 @@ def attack(
     wish = attacking.Wish(
         None if attacks is None else opt.words(attacks), None if views is None else opt.words(views), minutes, control
     )
-    work = request.Work(data_root, out, json, "cpu", 0, threads, quiet, lines=lines)
+    work = request.Work(data_root, out, json, "cpu", 0, threads, quiet, lines=lines, jobs=jobs)
     if run is not None:
         attacking.on_run(run, wish, work)
         return

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from suture import api
 from suture.attacks import trials
 from suture.attacks.attack import Finding
@@ -49,9 +51,18 @@ def _attack(path: Path, wish: Wish, work: Work, told: Teller) -> None:
                 going.at(f"{attack} as {view}: {done} of {planned} {unit}")
 
             found: list[Finding] = []
-            for finding in trials.carry_out(scene, pairs, 60 * wish.minutes, watch):
+
+            def ended(finding: Finding) -> None:
                 found.append(finding)
                 going.advance()
+
+            jobs, seconds = min(work.at_once, len(pairs)), 60 * wish.minutes
+            if jobs == 1:
+                for finding in trials.carry_out(scene, pairs, seconds, watch):
+                    ended(finding)
+            else:
+                threads = work.threads or max(1, torch.get_num_threads() // jobs)
+                trials.carry_out_at_once(scene, pairs, seconds, watch, jobs=jobs, threads=threads, ended=ended)
     found = trials.in_order(found)
     if not wish.control:
         trials.keep(path, found)
@@ -67,7 +78,7 @@ def on_request(request: Request, wish: Wish, work: Work) -> None:
     use_device(work)
     with telling("attack", work.quiet, work.lines) as told:
         told.note(RECORDED.format(tape=TAPE, out=out))
-        with supervised(out, made, replace(work, record=True), EMBEDDED, told) as options:
+        with supervised(out, made, replace(work, record=True, jobs=1), EMBEDDED, told) as options:
             api.run_plan(made, manifest=request.manifest, out=out, options=options)
         _attack(out, wish, work, told)
 

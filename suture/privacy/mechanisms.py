@@ -172,12 +172,13 @@ class NoisyRows:
 
         Models do not hear known links, so the first step does not move. In each step a node's mean of n >= 2 rows in a ball
         of radius `longest` gains or loses one: `longest` at most. What moved before is averaged over own neighbours, by a
-        matrix whose rows sum to one at most, and its columns to 1 / (1 + degree) + degree / 2.
+        matrix whose rows sum to one at most, and its columns to 1 / (1 + degree) + degree / 2. The link's own end moves
+        first, its neighbours a step later, and so on; of each a row is told that is no longer than one, so moves by 2.
         """
-        columns, moved, squares = max(1.0, 1 / (1 + degree) + degree / 2), 0.0, 0.0
+        columns, moved, squares, reached = max(1.0, 1 / (1 + degree) + degree / 2), 0.0, 0.0, 0
         for _ in range(told):
-            squares += moved**2
-            moved = self.share * (math.sqrt(columns) * moved + self.longest)
+            squares += min(moved**2, 4.0 * reached)
+            moved, reached = self.share * (math.sqrt(columns) * moved + self.longest), 1 + degree * reached
         return math.sqrt(squares) / self.sigma
 
 

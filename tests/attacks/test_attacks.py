@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -235,6 +237,29 @@ def test_an_attack_that_runs_out_of_time_says_so(tmp_path: Path, capsys: pytest.
     assert kept["cut"] is False and kept["tried"] == [3, 3, "owners"]
 
 
+def test_attacks_side_by_side_find_what_one_after_the_other_find(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    asked = ["--dataset", "csbm:nodes=120,features=40,degree=3", "--method", "fedavg", "--clients", "3"]
+    assert main(["run", *asked, "--set", "rounds=2", "--record", "--out", str(out), "-q"]) == 0
+    capsys.readouterr()
+
+    def found(*more: str) -> list[dict[str, object]]:
+        assert main(["attack", str(out), "--attack", "words,identity,links,codes", "--json", "-", "-q", *more]) == 0
+        return [{**one, "seconds": None} for one in json.loads(capsys.readouterr().out)]
+
+    one_by_one = found("--threads", "1")
+    assert found("--jobs", "2", "--threads", "1") == one_by_one
+    assert len([one for one in one_by_one if one["measured"]]) >= 4
+
+
+def test_by_the_processors_clock_a_busy_machine_cuts_nothing() -> None:
+    """What others compute meanwhile is not counted, and what only the wall's clock could stop is not stopped."""
+    wall, processor = Clock.of(0.1), Clock.of(0.1, now=time.process_time)
+    time.sleep(0.2)
+    assert wall.over and not processor.over
+    assert processor.seconds_on_the_wall == math.inf and 1 <= Clock.of(10.0).seconds_on_the_wall <= 10
+
+
 def test_what_there_was_no_time_for_is_no_success_and_no_failure() -> None:
     """No program is begun after the end, and none of the rows is called tried."""
     rng = np.random.default_rng(1)
@@ -255,6 +280,6 @@ def test_quick_attacks_go_first_and_results_keep_their_order(attacked: Attacked,
 
     (run,) = [path for path in tmp_path.parent.rglob("identity-0") if (path / "messages.tape").exists()]
     found = list(trials.carry_out(Scene.read(run), pairs, 60, watch))
-    assert [one.attack for one in found] == ["links", "identity", "rows", "gradients"]
+    assert [one.attack for one in found] == ["links", "identity", "gradients", "rows"]
     assert [one.attack for one in trials.in_order(found)] == ["rows", "gradients", "links", "identity"]
     assert seen == ["links", "identity", "gradients"], "rows cannot be tried on fedavg, so it never counts"

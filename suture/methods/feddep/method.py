@@ -202,9 +202,11 @@ class FedDep(ModelAveraging[Server, Generating]):
         """DGen; its encoder is as deep and wide as F."""
         return DeepGenerator(Sage(replace(self.model, head=False), task.features, self.d_z), self.most)
 
-    def local_gnn(self, task: Task) -> Sage:
-        """The network of line 1."""
-        return Sage(replace(self.model, layers=self.depth, hidden=self.d_z, head=True), task.features, task.classes)
+    def pretraining(self, task: Task) -> tuple[Sage, Tree, TrainingSettings]:
+        """The network of line 1, its first weights, and how every client trains it alone."""
+        network = Sage(replace(self.model, layers=self.depth, hidden=self.d_z, head=True), task.features, task.classes)
+        settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
+        return network, network.init(generator(task.seed, "initial local network")), settings
 
     def init_server(self, task: Task) -> Server:
         """F."""
@@ -272,9 +274,7 @@ class FedDep(ModelAveraging[Server, Generating]):
 
     def embeddings(self, clients: Clients[Generating]) -> Tensor:
         """Line 1: z_v of every node, [N, D]."""
-        graph, network = self.telling(clients).graph, self.local_gnn(clients.task)
-        initial = network.init(generator(clients.task.seed, "initial local network"))
-        settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
+        graph, (network, initial, settings) = self.telling(clients).graph, self.pretraining(clients.task)
         return trained_embeddings(network, initial, graph, settings, clients.rng.fork("pretrain"))
 
     @step_if(lambda self: self.dgen and self.proto)
