@@ -111,22 +111,23 @@ class Supposed(Record):
     """What a method puts in the place of what a cut took away, for whoever has the truth to compare it with.
 
     `missing` [N_k] neighbours that each node is thought to have lost; `links` [L_k, 2] nodes that are linked, by their place
-    at the client; `thing` [N_k] of what the server links, the number inside the client, -1 for none. Empty: nothing such.
+    at the client; `thing` [N_k] of what the server links, the number inside the client, -1 for none; `meets` [N_k] where a
+    node meets those of other clients, a number that means the same to all. Empty: nothing such.
     """
 
     missing: Rows
     links: Rows
     thing: Rows
+    meets: Rows
 
     @staticmethod
-    def of(
-        graph: GraphBatch, missing: Tensor | None = None, links: Rows | None = None, thing: Tensor | None = None
-    ) -> Supposed:
-        """`missing` and `thing` are of all nodes, flat."""
+    def of(graph: GraphBatch, links: Rows | None = None, **of_nodes: Tensor | None) -> Supposed:
+        """`missing`, `thing` and `meets` are of all nodes, flat."""
         none = torch.zeros(len(graph.ids) + 1, dtype=torch.int64, device=graph.device)
         absent = torch.zeros(0, dtype=torch.int64, device=graph.device)
-        parts = [Rows(absent, none) if part is None else Rows(part.long(), graph.segments.ptr) for part in (missing, thing)]
-        return Supposed(graph.ids, parts[0], Rows(absent.view(0, 2), none) if links is None else links, parts[1])
+        rows = {name: Rows(part.long(), graph.segments.ptr) for name, part in of_nodes.items() if part is not None}
+        nothing = dict.fromkeys(("missing", "thing", "meets"), Rows(absent, none))
+        return Supposed(graph.ids, links=Rows(absent.view(0, 2), none) if links is None else links, **nothing | rows)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from suture.config.resolve import Own, Resolved, to_toml
+from suture.core.progress import each
 from suture.core.storage import copy_files, sha256_of_json, staged_folder
 from suture.errors import ConfigError, IntegrityError, some_of
 from suture.graph.cut import Cut, load_manifest, same_cut
@@ -82,7 +83,8 @@ def merge(folders: Sequence[Path], out: Path) -> Merged:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already; give --out a new folder")
     places = list(_places(folders))
-    runs = [_read(path) for place in places for path in _runs_of(place)]
+    paths = [path for place in places for path in _runs_of(place)]
+    runs = [_read(path) for path in each("merge", "reading runs", paths, "runs", name=lambda path: path.name)]
     if not runs:
         raise ConfigError(f"there is no run in {some_of([str(folder) for folder in folders])}; give folders of runs")
     _check_fits(runs)
@@ -95,7 +97,7 @@ def merge(folders: Sequence[Path], out: Path) -> Merged:
     cut = _shared_cut(runs)
     with staged_folder(out) as staged:
         begin_comparison(staged, asked, config, cut)
-        for run in chosen:
+        for run in each("merge", "copying runs", chosen, "runs", name=lambda run: run.name):
             left = copy_files(run.path, place_of(staged, *run.cell), skip=(LOCK, PROGRESS))
             if left:
                 raise IntegrityError(f"{left[0]} is neither a file nor a folder; put the file itself in its place")

@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     )(rerun)
 
 
-def merge(runs: Pieces, out: NewFolder, json: opt.Json = None) -> None:
+def merge(runs: Pieces, out: NewFolder, json: opt.Json = None, lines: opt.Lines = False, quiet: opt.Quiet = False) -> None:
     """Make one comparison of runs that were computed in pieces.
 
     Pieces may be other seeds, other methods, or come from other machines. What does not fit together is refused: another
@@ -53,7 +53,7 @@ def merge(runs: Pieces, out: NewFolder, json: opt.Json = None) -> None:
     """
     from suture.commands.merging import merge_runs
 
-    merge_runs(runs, out, json)
+    merge_runs(runs, out, json, quiet, lines)
 
 
 def tune(
@@ -137,6 +137,7 @@ def rerun(
     data_root: opt.DataRoot = None,
     out: opt.Out = None,
     json: opt.Json = None,
+    lines: opt.Lines = False,
     jobs: opt.Jobs = 1,
     quiet: opt.Quiet = False,
     verbose: opt.Verbose = False,
@@ -149,5 +150,5 @@ def rerun(
     from suture.commands import request
     from suture.commands.sharing import rerun_file
 
-    if not rerun_file(file, data, request.Work(data_root, out, json, quiet=quiet, jobs=jobs)):
+    if not rerun_file(file, data, request.Work(data_root, out, json, quiet=quiet, jobs=jobs, lines=lines)):
         raise typer.Exit(1)

@@ -39,10 +39,10 @@ def share_run(run: Path, out: Path, with_data: bool) -> None:
 
 def rerun_file(file: Path, data: Path | None, work: Work) -> bool:
     """Rerun, compare and print; whether every number is the same."""
-    check_json_target(work.json)
+    check_json_target(work.json, work.lines)
     out = work.out if work.out is not None else RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-rerun-{file.stem}"
-    parcel = unpacked(file, out, data)
-    with telling("rerun", work.quiet) as told:
+    with telling("rerun", work.quiet, work.lines) as told:
+        parcel = unpacked(file, out, data)
         told.note(f"{count(len(parcel.runs), 'run')} of {file}, in {out}")
         with supervised(out, read_plan(out), work, read_asked(out).engine, told) as options:
             found = rerun(parcel, out, options)

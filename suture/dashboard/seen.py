@@ -12,26 +12,26 @@ from suture.dashboard.index import Index
 from suture.dashboard.rows import Row
 from suture.federation.audit import AUDIT, read_audit
 from suture.report.figures.figure import quantity, spec_of, tips
-from suture.report.theme import Spec, style_of
+from suture.report.theme import IN_FOLDER, Spec, styles_of
 from suture.report.trusting import NAME, SENTENCE, text
 
 MOST_AUDIT_LINES = 200
 MOST_BYTES_OF_AUDIT = 16 << 20
-DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4])
-"""By which the same method is told apart in several folders; its colour stays."""
 
 
 def series_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """What is drawn: every method of every row, with a name that says which folder where that is in question."""
     everyone = [method for row in rows for method in row.methods]
-    series = []
-    for number, row in enumerate(rows):
-        for method in row.methods:
-            style, shared = style_of(method), everyone.count(method) > 1
-            label = f"{method}, {row.name}" if shared else method
-            dash = DASHES[number % len(DASHES)] if shared else list(style.dash)
-            series.append({"id": row.id, "method": method, "label": label, "colour": style.colour, "dash": dash})
-    return series
+    drawn = [
+        (row.id, method, f"{method}{IN_FOLDER}{row.name}" if everyone.count(method) > 1 else method)
+        for row in rows
+        for method in row.methods
+    ]
+    styles = styles_of([label for *_, label in drawn])
+    return [
+        {"id": id, "method": method, "label": label, "colour": styles[label].colour, "dash": list(styles[label].dash)}
+        for id, method, label in drawn
+    ]
 
 
 def figure_of(rows: Sequence[Row]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from suture.report.keeping import read_kept, read_scatter, read_sketch
 from suture.report.privacy import read_audits
 from suture.report.records import Curve, Gathered, Iterations, Kept, RunRecord
 from suture.report.rounds import read_curve, read_iterations
+from suture.report.theme import IN_FOLDER
 from suture.report.trusting import SENTENCE, checked_file, json_of, number, table, text, texts, whole
 from suture.runs import folder as folders
 from suture.runs import origin
@@ -56,7 +57,7 @@ def told_apart(runs: Sequence[RunRecord], homes: Sequence[str]) -> tuple[RunReco
     times = Counter((run.method, run.seed) for run in runs)
     twice = {method for (method, _), number in times.items() if number > 1}
     named = [
-        replace(run, method=f"{run.method} @ {home}") if run.method in twice else run
+        replace(run, method=f"{run.method}{IN_FOLDER}{home}") if run.method in twice else run
         for run, home in zip(runs, homes, strict=True)
     ]
     return tuple(

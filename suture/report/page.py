@@ -141,8 +141,9 @@ def written(page: Page) -> str:
 
 def bar(methods: Sequence[str]) -> Html:
     """The legend of all figures, and the choice of light or dark."""
+    styles = theme.styles_of(methods)
     boxes = [
-        el("label", el("input", type="checkbox", checked="", data_method=method), swatch(method), el("span", method))
+        el("label", el("input", type="checkbox", checked="", data_method=method), swatch(styles[method]), el("span", method))
         for method in methods
     ]
     legend = [el("fieldset", el("legend", "Methods"), *boxes)] if methods else []
@@ -159,9 +160,8 @@ def bar(methods: Sequence[str]) -> Html:
     return el("div", *legend, choice, class_="bar", role="region", aria_label="Legend and theme")
 
 
-def swatch(method: str) -> Html:
-    """A line and a point as figures draw the method."""
-    style = theme.style_of(method)
+def swatch(style: theme.Style) -> Html:
+    """A line and a point as figures draw a method."""
     dash = None if style.dash == tuple(theme.SOLID) else " ".join(map(str, style.dash))
     drawn = []
     for mode, colour in (("light", style.colour), ("dark", theme.swaps()[style.colour])):

@@ -30,7 +30,9 @@ PAIRS: dict[str, tuple[str, str]] = {
     "olive": ("#557a12", "#a0cf45"),
 }
 """(on a light page, on a dark one)."""
-SOLID, DASHED, DOTTED, MIXED, LONG = [1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4]
+SOLID, DASHED, DOTTED, MIXED, LONG = DASHES = [1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4]
+IN_FOLDER = " @ "
+"""Between a method and its folder, where several folders hold the method."""
 
 PAGE: dict[Mode, dict[str, str]] = {
     "light": {"background": "#ffffff", "text": "#1d2127", "soft": "#535b66", "line": "#d5d9df"},
@@ -115,12 +117,36 @@ PALE_HEAT: dict[Mode, list[str]] = {"light": ["#f2f6fa", "#86bbea"], "dark": ["#
 
 def style_of(method: str) -> Style:
     """The same for a name, whatever else is drawn."""
+    return styles_of([method])[method]
+
+
+def styles_of(methods: Sequence[str]) -> dict[str, Style]:
+    """How methods that are drawn together look: each as always, a method of several folders in its own colour.
+
+    Where two would look alike, the later one gets the next dash of its colour, and another colour when those are used up.
+    """
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for method in sorted(dict.fromkeys(methods), key=lambda name: (name not in KNOWN, _plain(name) not in KNOWN)):
+        colour, dash = _usual(_plain(method))
+        same_colour = ((colour, tuple(other)) for other in DASHES)
+        any_colour = ((other, tuple(free)) for free in DASHES for other in OWNERS)
+        taken = set(found.values())
+        choices = ((colour, dash), *same_colour, *any_colour)
+        found[method] = next((one for one in choices if one not in taken), (colour, dash))
+    return {method: Style(PAIRS[colour][0], dash, SHAPES[dash]) for method, (colour, dash) in found.items()}
+
+
+def _plain(name: str) -> str:
+    return name.partition(IN_FOLDER)[0]
+
+
+def _usual(method: str) -> tuple[str, tuple[int, ...]]:
     if method in KNOWN:
         colour, dash = KNOWN[method]
     else:
         place = int.from_bytes(hashlib.sha256(method.encode("utf-8", "replace")).digest()[:4])
         colour, dash = SPARE[place % len(SPARE)]
-    return Style(PAIRS[colour][0], tuple(dash), SHAPES[tuple(dash)])
+    return colour, tuple(dash)
 
 
 def owner_colours(count: int) -> list[str]:
@@ -202,7 +228,7 @@ def config(mode: Mode) -> Spec:
 
 def method_scales(methods: Sequence[str]) -> dict[str, Spec]:
     """Colour and dash encodings by the field `method`; all that is drawn together names the same methods."""
-    styles = [style_of(method) for method in methods]
+    styles = [styles_of(methods)[method] for method in methods]
     legend = {"title": None, "symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2.5, "symbolSize": 300}
     domain = list(methods)
     return {
@@ -221,16 +247,17 @@ def method_scales(methods: Sequence[str]) -> dict[str, Spec]:
     }
 
 
-def point_scales(methods: Sequence[str], legend: bool = True) -> dict[str, Spec]:
-    """Colour and shape encodings by the field `method`."""
-    styles = [style_of(method) for method in methods]
+def point_scales(methods: Sequence[str], legend: bool = True, only: Sequence[str] | None = None) -> dict[str, Spec]:
+    """The same with shapes, for points; `only`: not all of the page's methods have one."""
+    names = list(methods if only is None else only)
+    styles = [styles_of(methods)[method] for method in names]
     drawn = {"color": [style.colour for style in styles], "shape": [style.shape for style in styles]}
     shown = {"title": None, "symbolOpacity": 1} if legend else None
     return {
         channel: {
             "field": "method",
             "type": "nominal",
-            "scale": {"domain": list(methods), "range": values},
+            "scale": {"domain": names, "range": values},
             "legend": shown,
         }
         for channel, values in drawn.items()

@@ -2,7 +2,8 @@
 
     neighbours   nodes by how many neighbours they lost and how many a method supposes they lost
     learned      of each client without edges, the links a method learned for it and those that were hidden from it
-    server       of the links that a server learned over everybody's nodes: how many inside a class, how many across owners
+    server       of the links that a server learned over everybody's nodes: how many inside a class, how many across owners;
+                 where nodes meet in places and there are no links, the same of pairs of nodes at one place
 
 Only somebody who runs a simulation has the truth.
 Legend: N nodes of all clients, M links, T what the server links (nodes, or groups of them), C classes.
@@ -29,7 +30,7 @@ def mended_of(supposed: Supposed, server_links: Tensor | None, prepared: Prepare
     parts = {
         "neighbours": _neighbours(supposed, prepared),
         "learned": _learned(supposed, prepared),
-        "server": _server(supposed, server_links, prepared),
+        "server": _server(supposed, server_links, prepared) or _met(supposed, prepared),
     }
     return {name: part for name, part in parts.items() if part}
 
@@ -92,6 +93,28 @@ def _learned(supposed: Supposed, prepared: Prepared) -> list[dict[str, Any]]:
 
 def _share(right: Tensor) -> float | None:
     return round(float(right.double().mean()), DIGITS) if len(right) else None
+
+
+def _met(supposed: Supposed, prepared: Prepared) -> dict[str, Any] | None:
+    place_N, graph = supposed.meets.values.cpu(), prepared.clients
+    if not len(place_N) or not (pairs := _pairs_alike(place_N[place_N >= 0])):
+        return None
+    found: dict[str, Any] = {"links": pairs, "things": len(torch.unique(place_N[place_N >= 0])), "places": True}
+    client_N, y = graph.segments.client.cpu(), graph.y.cpu()
+    kinds = {"across": client_N} | ({"inside": y} if y.dim() == 1 and not y.is_floating_point() else {})
+    for key, kind_N in kinds.items():
+        known = (place_N >= 0) & (kind_N >= 0)
+        kind, place = kind_N[known], place_N[known]
+        shares = [_pairs_alike(kind, where) / max(_pairs_alike(where), 1) for where in (place, torch.zeros_like(place))]
+        met, by_chance = (round(1 - share if key == "across" else share, DIGITS) for share in shares)
+        found |= {"across_owners" if key == "across" else "inside_class": met, f"{key}_by_chance": by_chance}
+    return found
+
+
+def _pairs_alike(*parts_N: Tensor) -> int:
+    """How many pairs of nodes are alike in all of these."""
+    _, size = torch.unique(torch.stack(parts_N), dim=1, return_counts=True)
+    return int((size * (size - 1) // 2).sum())
 
 
 def _server(supposed: Supposed, links_2M: Tensor | None, prepared: Prepared) -> dict[str, Any] | None:

@@ -104,6 +104,29 @@ def test_attacks_tell_which_one_is_tried(cli: Cli) -> None:
     assert (tried[-1]["state"], tried[-1]["done"], tried[-1]["total"]) == ("ended", 2, 2)
 
 
+def test_pieces_that_are_merged_shared_and_run_again(cli: Cli) -> None:
+    for seed in ("0", "1"):
+        assert main(["run", *SMALL, *FEW, "--seed", seed, "--out", f"pieces/{seed}", "--quiet"]) == 0
+    code, events, err = cli("merge", "pieces", "--out", "all")
+    result = frame(events, "merge")["result"]
+    assert code == 0 and err == "" and (result["seeds"], result["runs"], result["missing"]) == ([0, 1], 2, [])
+    told = [(one["what"], one["done"], one["total"]) for one in of(events, "progress") if one["state"] == "ended"]
+    assert told == [("reading runs", 2, 2), ("copying runs", 2, 2)]
+    assert main(["share", "all", "--out", "all.zip"]) == 0
+    code, events, err = cli("rerun", "all.zip", "--out", "again")
+    result = frame(events, "rerun")["result"]
+    assert code == 0 and err == "" and result["same"] and len(of(events, "round")) == 6
+    code, events, err = cli("rerun", "all.zip", "--out", "again")
+    assert code == 2 and err == f"suture: {events[-1]['text']}\n" and "holds a run already" in err
+
+
+def test_a_search_tells_the_rounds_of_its_trials(cli: Cli) -> None:
+    code, events, err = cli("tune", *SMALL, *FEW, "--trials", "2", "--search-seeds", "100", "--out", "t")
+    result = frame(events, "tune")["result"]
+    assert code == 0 and err == "" and len(result["methods"]["fedavg"]) == 2
+    assert [one["method"] for one in of(events, "round") if one["done"] == 1] == [f"fedavg trial {n} of 2," for n in (1, 2)]
+
+
 def test_an_assessment_tells_its_pilot_and_its_rounds(cli: Cli) -> None:
     code, events, err = cli("assess", *SMALL, "--set", "rounds=3", "--seeds", "0,1,2", "--methods", "fedper")
     result = frame(events, "assess")["result"]

@@ -122,6 +122,24 @@ def test_a_method_of_somebody_else_always_looks_the_same_and_like_no_registered_
     assert (style.colour, style.dash) not in {(theme.style_of(name).colour, theme.style_of(name).dash) for name in METHODS}
 
 
+def test_methods_drawn_together_never_look_alike() -> None:
+    """More methods than colours, two of others that would get the same style, and one method from several folders."""
+    others = [f"mine_{number}" for number in range(20)]
+    usual = [theme.style_of(name) for name in others]
+    assert len({(one.colour, one.dash) for one in usual}) < len(others)
+    folders = [f"fedavg{theme.IN_FOLDER}{name}" for name in "abc"]
+    drawn = [*others[:8], *folders, "moon", "fedgraph"]
+    for names in (others, drawn, list(METHODS)):
+        styles = theme.styles_of(names)
+        assert len({(styles[name].colour, styles[name].dash) for name in names}) == len(names)
+        assert len({(styles[name].colour, styles[name].shape) for name in names}) == len(names)
+    styles = theme.styles_of(drawn)
+    assert {styles[name].colour for name in folders} == {theme.style_of("fedavg").colour}
+    assert styles["moon"] == theme.style_of("moon") and styles["fedgraph"] == theme.style_of("fedgraph")
+    scales = theme.point_scales(drawn, only=["fedgraph", folders[1]])
+    assert scales["color"]["scale"]["range"] == [styles["fedgraph"].colour, styles[folders[1]].colour]
+
+
 def test_a_layout_is_the_same_every_time_and_inside_its_frame() -> None:
     rng = np.random.default_rng(0)
     edges = tuple((int(a), int(b)) for a, b in rng.integers(0, 60, (120, 2)) if a != b)

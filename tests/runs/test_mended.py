@@ -91,5 +91,23 @@ def test_a_servers_links_are_counted_by_class_and_owner(tmp_path: Path) -> None:
     assert told["inside_by_chance"] == pytest.approx(sum(share**2 for share in shares), abs=1e-5)
 
 
+def test_pairs_that_meet_are_counted_by_class_and_owner(tmp_path: Path) -> None:
+    result, told = _run(tmp_path, "fedggr", "fedggr-random", "fedggr.pretrain_rounds=2", "fedggr.codes=anchors")
+    graph = result.finished.prepared.clients
+    assert told["server"]["places"] and 1 < told["server"]["things"] <= result.finished.method.anchors
+    place = torch.randint(-1, 4, (graph.num_nodes,), generator=torch.Generator().manual_seed(0))
+    told = mended_of(Supposed.of(graph, meets=place), None, result.finished.prepared)["server"]
+    owner, label, place = graph.segments.client.tolist(), graph.y.tolist(), place.tolist()
+    nodes = [node for node, where in enumerate(place) if where >= 0]
+    everyone = [(a, b) for a in nodes for b in nodes if a < b]
+    for pairs, keys in (
+        ([(a, b) for a, b in everyone if place[a] == place[b]], ("across_owners", "inside_class")),
+        (everyone, ("across_by_chance", "inside_by_chance")),
+    ):
+        assert told[keys[0]] == pytest.approx(sum(owner[a] != owner[b] for a, b in pairs) / len(pairs), abs=1e-5)
+        assert told[keys[1]] == pytest.approx(sum(label[a] == label[b] for a, b in pairs) / len(pairs), abs=1e-5)
+    assert told["links"] == sum(place[a] == place[b] for a, b in everyone) and told["things"] == 4
+
+
 def test_others_suppose_nothing(tmp_path: Path) -> None:
     assert _run(tmp_path, "fedavg", "fedpub-disjoint")[1] == {}

@@ -73,6 +73,16 @@ class AnchoredRounds(GgrParts):
             codes_NP = self.autoencoder(task).encode(autoencoder, graph)
             return self.branch.heard(codes_NP, anchors, graph.segments)
 
+    def met(self, clients: Clients[Embedded]) -> Tensor | None:
+        """The anchor that each node hears most of [N], -1 for none; None: there are no anchors yet."""
+        state = clients.state
+        if not state.anchors:
+            return None
+        with torch.no_grad():
+            codes_NP = self.autoencoder(clients.task).encode(state.autoencoder, clients.graph)
+            alike, anchor = self.branch.alike(codes_NP, state.anchors, clients.graph.segments).max(1)
+        return torch.where(alike > 0, anchor, -1)
+
     def round_with_anchors(self, server: GraphServer, cohort: Cohort) -> GraphServer:
         """Lines 3, 4 and 6 of the box; Z is the clients' own."""
         sampled = cohort.sample(self.training.participation)

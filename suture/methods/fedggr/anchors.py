@@ -87,18 +87,22 @@ class AnchorBranch:
         """Fresh weights [1, ...]."""
         return linear_init(FIRST, self.width, hidden, rng) | linear_init(SECOND, hidden, outputs, rng)
 
+    def alike(self, codes_NP: Tensor, anchors: Tree, segments: Segments) -> Tensor:
+        """Cosines of each node's code and every anchor, [N, A]; 0 for anchors that are nearest to nobody."""
+        x_NP, places_KAP = measured(codes_NP, anchors, segments), anchors[PLACES]
+        alike_NA = segment_product(F.normalize(x_NP), F.normalize(places_KAP, dim=2).mT.contiguous(), segments)
+        return alike_NA.masked_fill((anchors[MASS] == 0)[segments.client], 0.0)
+
     def heard(self, codes_NP: Tensor, anchors: Tree, segments: Segments) -> Tensor:
         """The mean of the anchors near each node, [N, P]; of those only that are nearest to somebody."""
-        x_NP, places_KAP = measured(codes_NP, anchors, segments), anchors[PLACES]
+        places_KAP = anchors[PLACES]
         clients, count, width = places_KAP.shape
-        alike_NA = segment_product(F.normalize(x_NP), F.normalize(places_KAP, dim=2).mT.contiguous(), segments)
-        alike_NA = alike_NA.masked_fill((anchors[MASS] == 0)[segments.client], 0.0)
-        alike, chosen = alike_NA.topk(min(self.near, count), 1)
+        alike, chosen = self.alike(codes_NP, anchors, segments).topk(min(self.near, count), 1)
         weight = alike.clamp_min(0)
         weight = weight / weight.sum(1, keepdim=True).clamp_min(1e-12)
         flat, row = places_KAP.reshape(clients * count, width), segments.client * count
         # One anchor at a time: all of a node's at once would be many times the codes.
-        mean_NP = torch.zeros_like(x_NP)
+        mean_NP = torch.zeros_like(codes_NP)
         for j in range(chosen.shape[1]):
             mean_NP.addcmul_(weight[:, [j]], flat[row + chosen[:, j]])
         return mean_NP

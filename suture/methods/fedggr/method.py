@@ -283,9 +283,10 @@ class FedGgr(AnchoredRounds):
         return self.fusion.loss(params, local_BL, batch, z_NG, z_grad_NG)
 
     def supposed(self, clients: Clients[Embedded]) -> Supposed:
-        """What the server links is a node, or a group of them; over anchors it links none."""
-        linked = self.gsl and not self.anchored
-        return Supposed.of(clients.graph, thing=coded(clients.graph, self.groups(clients)) if linked else None)
+        """What the server links is a node, or a group of them; over anchors it links none, and nodes meet at them."""
+        if self.anchored:
+            return Supposed.of(clients.graph, meets=self.met(clients))
+        return Supposed.of(clients.graph, thing=coded(clients.graph, self.groups(clients)) if self.gsl else None)
 
     def server_links(self, server: GraphServer) -> Tensor | None:
         """Who has chosen whom."""

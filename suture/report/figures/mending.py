@@ -129,8 +129,12 @@ def server_graph(gathered: Gathered) -> Figure | None:
             share, guess = number(table(told).get(key)), number(told.get(chance))
             if share is not None and guess is not None:
                 rows.append((method, what, 100 * share, 100 * guess))
-        things = "groups of nodes" if told.get("groups") else "nodes"
-        words.append(f"{run.name}: {wholes([told['links']], 1)[0]:,} links of {wholes([told['things']], 1)[0]:,} {things}.")
+        links, things = (f"{wholes([told[key]], 1)[0]:,}" for key in ("links", "things"))
+        named = "groups of nodes" if told.get("groups") else "nodes"
+        met = (
+            f"no links; {links} pairs of nodes hear most of the same of its {things} anchors, and are counted in their place"
+        )
+        words.append(f"{run.name}: {met if told.get('places') else f'{links} links of {things} {named}'}.")
     if not rows:
         return None
     shown = tuple(dict.fromkeys(row[0] for row in rows))

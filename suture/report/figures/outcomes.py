@@ -199,13 +199,14 @@ def cost(gathered: Gathered) -> Figure | None:
     place = {"x": x, "y": quantity("score", gathered.score, scale={"zero": False, "padding": 20})}
     hints = tips(method="method", megabytes="MB|.3~g", score="score|.2f", seconds="seconds|.1f")
     mark = {"type": "point", "filled": True, "size": 130, "opacity": 1}
+    drawn = point_scales(gathered.methods, only=[row[0] for row in rows])
     return Figure(
         "cost",
         "What a score costs",
         "Traffic of one run in the mean over seeds, against the score; references that see the "
         "uncut graph send nothing and are left out.",
         "; ".join(f"{row[0]}: {row[1]:.3g} MB, {row[2]:.2f}" for row in rows) + ".",
-        spec_of("cost", mark=mark, encoding={**place, **point_scales([row[0] for row in rows]), "tooltip": hints}),
+        spec_of("cost", mark=mark, encoding={**place, **drawn, "tooltip": hints}),
         {"cost": columns("method megabytes score seconds", rows)},
     )
 
