@@ -1,4 +1,4 @@
-"""Options and help of the research bench: `suture merge`, `tune`, `share`, `rerun`; what they do is beside this module."""
+"""Options and help of the research bench: `suture merge`, `tune`, `reproduce`, `share`, `rerun`; the work is beside it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def register(app: typer.Typer) -> None:
         "suture tune --methods fedavg --search training.moments=own,averaged --search training.lr=0.001..0.1",
         "suture compare --protocol tuned/tuned.toml --methods fedavg,fedprox",
     )(tune)
+    command(
+        app,
+        "reproduce",
+        "suture reproduce",
+        "suture reproduce fedpub-table-2 --dataset cora,citeseer --methods local,fedavg,fedpub --jobs 2",
+        "suture reproduce fedsage --budget 2h",
+        "suture reproduce fedpub-table-2 --show --format latex --out table.tex",
+    )(reproduce)
     command(
         app,
         "share",
@@ -109,6 +117,68 @@ def tune(
     )
     work = request.Work(data_root, out, json, "cpu", chunk, threads, quiet, lines=lines, jobs=jobs)
     tuning.start(asked, work, trials, request.numbers(search_seeds, "--search-seeds"), tuple(search or ()), only)
+
+
+def reproduce(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TABLE]...", help="fedpub-table-2, all of a paper (fedpub), or all; none: list them"),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="A,B", help="Only these graphs")] = None,
+    clients: Annotated[str | None, typer.Option(metavar="5,10", help="Only these numbers of clients")] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Only these rows, as the paper or Suture names them")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="Seeds  [default: as many as the paper repeats]")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="2h", help="Begin no run that would take longer than what is left of it")
+    ] = None,
+    store: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of results, a file a table; what is there is not run again")
+    ] = Path("reproduced"),
+    papers: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Tables of your own, described as those of suture/published")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="text, md, csv or latex")] = "text",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File for the tables  [default: print them]")] = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw them: .svg, .png or .pdf")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: show what is there")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which runs would be done, in which order")] = False,
+    data_root: opt.DataRoot = None,
+    lines: opt.Lines = False,
+    jobs: opt.Jobs = 1,
+    quiet: opt.Quiet = False,
+    verbose: opt.Verbose = False,
+) -> None:
+    """Run the tables of the five papers again, and lay ours beside them.
+
+    Says of each cell whether the published mean is reached, and whether the paper's ranking holds, paired by seed. The most
+    informative runs come first: the paper's own methods and what they are ranked against, cells without results, cheap
+    ones. The same command goes on with what was stopped; finished runs are never repeated.
+    """
+    from suture.bench.published import Filter
+    from suture.commands import reproducing, request
+
+    wanted = Filter(
+        opt.words(dataset) if dataset is not None else None,
+        request.numbers(clients, "--clients") if clients is not None else None,
+        opt.words(methods) if methods is not None else None,
+    )
+    asked = reproducing.Asked(
+        tuple(tables or ()),
+        wanted,
+        request.numbers(seeds, "--seeds") if seeds is not None else None,
+        reproducing.seconds_of(budget) if budget is not None else None,
+        store,
+        papers,
+        form,
+        picture,
+        show,
+        dry_run,
+    )
+    reproducing.start(asked, request.Work(data_root, out, quiet=quiet, lines=lines, jobs=jobs))
 
 
 def share(

@@ -118,7 +118,7 @@ def paired(gathered: Gathered, against: str, column: str) -> list[Paired]:
         differences = [gathered.sign * (score(ours[s][0], column) - score(theirs[s][0], column)) for s in seeds]
         told = gain(differences, share)
         if told is not None:
-            found.append(Paired(method, against, told, _p(told)))
+            found.append(Paired(method, against, told, p_of(told)))
     return found
 
 
@@ -130,7 +130,7 @@ def _by_seed(gathered: Gathered, method: str) -> Mapping[int, tuple[Outcome, str
     return found
 
 
-def _p(told: Gain) -> float | None:
+def p_of(told: Gain) -> float | None:
     """The chance of a difference this far from 0 if there were none, by the t that the interval is of."""
     if told.half is None:
         return None
