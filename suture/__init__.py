@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from suture.core.lean import import_geometric_leanly
+
 if TYPE_CHECKING:
     from suture.api import Comparison as Comparison
     from suture.api import Options as Options
@@ -24,6 +26,8 @@ _HOMES = dict.fromkeys(("Comparison", "Options", "Result", "compare", "predict",
 _HOMES |= dict.fromkeys(("Assessment", "assess"), "suture.assessment.assess")
 _HOMES |= {"write_report": "suture.report.writing"}
 _HOMES |= {"SutureError": "suture.errors", "Protocol": "suture.settings"}
+
+import_geometric_leanly()
 
 
 def __getattr__(name: str) -> object:

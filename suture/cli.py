@@ -36,7 +36,7 @@ from suture.commands.data_cli import data_app
 from suture.commands.federation_cli import coordinator_app
 from suture.commands.registering import command
 from suture.commands.stopping import Halt, halting
-from suture.core.process import prepare_process
+from suture.core.process import loading, prepare_process
 
 REFUSED = 2
 """Exit code whenever the user, the disk or a signal is the reason."""
@@ -126,7 +126,8 @@ def compare(
 
     Ctrl-C finishes the current round; `suture resume` goes on from there.
     """
-    from suture.commands import request, running
+    with loading():
+        from suture.commands import request, running
 
     asked = request.Request(
         protocol=protocol,
@@ -178,7 +179,8 @@ def run(
     verbose: opt.Verbose = False,
 ) -> None:
     """Train one method once."""
-    from suture.commands import request, running
+    with loading():
+        from suture.commands import request, running
 
     asked = request.Request(
         protocol=protocol,
@@ -215,7 +217,8 @@ def resume(
     It ends with the same numbers as if it had never stopped.
     What is finished already is only read, so this also prints the table of a finished comparison again.
     """
-    from suture.commands import request, running
+    with loading():
+        from suture.commands import request, running
 
     work = request.Work(
         data_root, None, json, device, quiet=quiet, engine=engine, track=tuple(track or ()), lines=lines, jobs=jobs, on=on

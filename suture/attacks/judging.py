@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -26,9 +26,9 @@ def _placements(scores: Floats, positive: NDArray[np.bool_]) -> tuple[Floats, Fl
     """What share of the negatives each positive is above, and of the positives each negative is below."""
     if positive.all() or not positive.any():
         raise ValueError("an area under a curve needs both kinds of examples")
-    order = stats.rankdata(scores)
-    above = (order[positive] - stats.rankdata(scores[positive])) / (~positive).sum()
-    below = 1 - (order[~positive] - stats.rankdata(scores[~positive])) / positive.sum()
+    order = scipy.stats.rankdata(scores)
+    above = (order[positive] - scipy.stats.rankdata(scores[positive])) / (~positive).sum()
+    below = 1 - (order[~positive] - scipy.stats.rankdata(scores[~positive])) / positive.sum()
     return above, below
 
 
@@ -47,7 +47,7 @@ def auc_gain(scores: ArrayLike, positive: ArrayLike, guess: ArrayLike | None = N
             other = float(above_guess.mean())
             above, below = above - above_guess, below - below_guess
     spread = np.sqrt(_variance(above) / above.size + _variance(below) / below.size)
-    width = stats.norm.ppf((1 + CONFIDENCE) / 2) * spread
+    width = scipy.stats.norm.ppf((1 + CONFIDENCE) / 2) * spread
     gain = success - other
     return success, other, float(gain - width), float(gain + width)
 
@@ -70,8 +70,8 @@ def _variance(values: Floats) -> float:
 def share_bounds(hits: int, trials: int) -> tuple[float, float]:
     """Clopper and Pearson's interval of a share."""
     tail = (1 - CONFIDENCE) / 2
-    low = 0.0 if hits == 0 else float(stats.beta.ppf(tail, hits, trials - hits + 1))
-    high = 1.0 if hits == trials else float(stats.beta.ppf(1 - tail, hits + 1, trials - hits))
+    low = 0.0 if hits == 0 else float(scipy.stats.beta.ppf(tail, hits, trials - hits + 1))
+    high = 1.0 if hits == trials else float(scipy.stats.beta.ppf(1 - tail, hits + 1, trials - hits))
     return low, high
 
 
@@ -81,7 +81,7 @@ def mean_bounds(gains: Sequence[float] | Floats, seed: int = 0) -> tuple[float, 
     if values.size < 2:
         return -np.inf, np.inf
     if values.size < FEW:
-        width = stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
+        width = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1) * values.std(ddof=1) / np.sqrt(values.size)
         return float(values.mean() - width), float(values.mean() + width)
     drawn = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
     means = values[drawn].mean(1)

@@ -8,8 +8,8 @@ deanonymization in federated learning, 2018.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from suture.attacks.attack import Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
@@ -42,7 +42,7 @@ def matched(earlier: list[Floats], later: list[Floats]) -> int:
     """How many of the later vectors are assigned to the earlier one at the same place."""
     shortest = min(vector.size for vector in (*earlier, *later))
     one, two = (_apart(np.stack([vector[:shortest] for vector in side])) for side in (earlier, later))
-    rows, columns = linear_sum_assignment(-(one @ two.T))
+    rows, columns = scipy.optimize.linear_sum_assignment(-(one @ two.T))
     return int((rows == columns).sum())
 
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from suture.attacks.attack import Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
@@ -175,7 +175,7 @@ def programmed(space: Space, features: int, programs: int, clock: Clock, seed: i
 
 def _program(space: Space, word: int, prices: Floats, clock: Clock) -> tuple[Floats | None, bool]:
     """(what a program found, whether it came to its end)."""
-    found = linprog(
+    found = scipy.optimize.linprog(
         space.basis @ prices,
         A_ub=-space.basis.T,
         b_ub=np.full(space.words.size, ROUNDING),

@@ -29,9 +29,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from scipy.special import bdtr, betaincinv, ndtr, ndtri
-from scipy.stats import binom
 from torch import Tensor
 
 from suture.privacy.gdp import least
@@ -66,7 +66,7 @@ class Shape:
     @cached_property
     def _drawn(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How probable it is to be drawn 0, 1, ... times."""
-        return np.asarray(binom.pmf(np.arange(self.steps + 1), self.steps, self.rate))
+        return np.asarray(scipy.stats.binom.pmf(np.arange(self.steps + 1), self.steps, self.rate))
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suture.core.storage import write_atomically
-from suture.errors import ConfigError, SutureError
+from suture.errors import ConfigError, StorageError, SutureError
+from suture.graph.sources.cache import cache_folder
 from suture.report.figures.figure import Figure, rounded
 from suture.report.theme import Mode, Spec, config, in_mode
 
@@ -33,10 +36,34 @@ def vega() -> ModuleType:
 
 @cache
 def script() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that needs no network; some seconds to make, 900 kB."""
-    bundle: str = vega().javascript_bundle()
+    """Vega, Vega-Lite and vega-embed as one script that needs no network, 900 kB.
+
+    It takes over a second to make and is the same for every page, so it is kept in the cache folder.
+    """
+    drawn = vega()
+    kept = cache_folder() / "scripts" / f"vega-{drawn.__version__}.js"
+    found = _intact(kept)
+    if found is not None:
+        return found
+    bundle: str = drawn.javascript_bundle()
     # It stands inside a script element, which such a text would end.
-    return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    made = bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    with contextlib.suppress(StorageError):  # a disk that cannot be written to only costs time
+        write_atomically(kept, f"{_digest(made)}\n{made}".encode(), durable=False)
+    return made
+
+
+def _intact(kept: Path) -> str | None:
+    """What was kept, if it is all there and unchanged."""
+    try:
+        digest, _, made = kept.read_bytes().decode().partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return made if digest == _digest(made) else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def whole(figure: Figure, mode: Mode = "light", start: Mapping[str, Any] | None = None, titled: bool = False) -> Spec:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.torch
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -96,7 +96,7 @@ def correlations(similarity_KK: Tensor, other_KK: Tensor) -> tuple[float | None,
     first, second = torch.triu_indices(clients, clients, offset=1)
     left, right = similarity_KK[first, second].double().numpy(), other_KK[first, second].double().numpy()
     seen = ~np.isnan(left)
-    return _pearson(left[seen], right[seen]), _pearson(stats.rankdata(left[seen]), stats.rankdata(right[seen]))
+    return _pearson(left[seen], right[seen]), _pearson(scipy.stats.rankdata(left[seen]), scipy.stats.rankdata(right[seen]))
 
 
 def _pearson(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | None:
