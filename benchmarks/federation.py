@@ -1,6 +1,6 @@
 """Between processes: time of an exchange by size, and 100 rounds of FedAvg on Cora against one process, open and sealed.
 
-    python benchmarks/federation.py [--data-root DIR] [--rounds 100]
+    python benchmarks/federation.py [--data-root DIR] [--rounds 100] [--sizes "6 kB,1 MB,20 MB"]
 
 Starts a coordinator and three owners on this machine, with mutual TLS.
 """
@@ -55,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--sizes", default=",".join(HIDDEN), help="exchanges to time; empty: none")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -67,6 +68,7 @@ def main() -> None:
             sizes = {
                 label: planned("fedavg", 3, f"rounds={ROUNDS}", f"model.hidden={hidden}", dataset="cora")
                 for label, hidden in HIDDEN.items()
+                if label in options.sizes.split(",")
             }
             orders = [parties.order(made, f"exchange-{HIDDEN[label]}") for label, made in sizes.items()]
             began = time.perf_counter()

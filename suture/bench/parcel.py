@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 import stat
 import zipfile
@@ -19,13 +18,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from suture.bench.share import ABOUT, DATA, FORMAT, OF_RUN
-from suture.core.storage import disk_errors, write_atomically
+from suture.core.headers import HeaderBounds, read_header
+from suture.core.storage import disk_errors
 from suture.errors import IntegrityError
 from suture.runs.folder import COMPARISON, CONFIG, MANIFEST
 from suture.runs.outcome import Outcome
 
-MOST_BYTES, MOST_MEMBERS, MOST_ABOUT = 2 << 30, 20_000, 1 << 26
-"""In all, unpacked; how many; and of share.json."""
+MOST_BYTES, MOST_MEMBERS = 2 << 30, 20_000
+"""In all, unpacked, which goes to the disk piece by piece; and how many."""
+ABOUT_BOUNDS, MOST_TIMES_PACKED = HeaderBounds(1 << 26, 1 << 22, 24), 40
+"""Of share.json, which is read as a whole: nobody's results are packed into a fortieth."""
 CHUNK = 1 << 20
 _RUN = re.compile(r"[a-z][a-z0-9_]*-seed[0-9]{1,18}/(" + "|".join(map(re.escape, OF_RUN)) + ")")
 
@@ -89,7 +91,7 @@ def _is_ours(name: str) -> bool:
 
 def _about(path: Path, file: zipfile.ZipFile) -> Parcel:
     try:
-        told = json.loads(_content(path, file, ABOUT, MOST_ABOUT))
+        told = read_header(_content(path, file, ABOUT), ABOUT_BOUNDS, finite=False)
         if told["format"] != FORMAT:
             raise IntegrityError(f"{path} has format {told['format']!r}, this version reads {FORMAT!r}; update Suture")
         graph = TypeAdapter(Graph).validate_python(told["graph"])
@@ -107,9 +109,11 @@ def _about(path: Path, file: zipfile.ZipFile) -> Parcel:
     return Parcel(path, graph, environment, runs, members)
 
 
-def _content(path: Path, file: zipfile.ZipFile, name: str, most: int) -> bytes:
-    with _readable(path, name), file.open(name) as member:
-        content = member.read(most + 1)
+def _content(path: Path, file: zipfile.ZipFile, name: str) -> bytes:
+    with _readable(path, name):
+        most = min(ABOUT_BOUNDS.size, MOST_TIMES_PACKED * file.getinfo(name).compress_size)
+        with file.open(name) as member:
+            content = member.read(most + 1)
     if len(content) > most:
         raise IntegrityError(f"{name} of {path} is larger than any that `suture share` writes; do not use it")
     return content
@@ -133,13 +137,27 @@ def unpack(parcel: Parcel, file: zipfile.ZipFile, folder: Path) -> None:
         target = folder / name
         if not target.resolve().is_relative_to(folder.resolve()):
             raise IntegrityError(f"{parcel.path} holds {name!r}, which leads out of its folder; do not use it")
-        digest, parts, size = hashlib.sha256(), list[bytes](), file.getinfo(name).file_size
-        with _readable(parcel.path, name), file.open(name) as member:
-            while chunk := member.read(CHUNK):
-                digest.update(chunk)
-                parts.append(chunk)
-        if sum(map(len, parts)) != size or digest.hexdigest() != promised:
+        digest, size = hashlib.sha256(), 0
+        with disk_errors("write", target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as out:
+                for chunk in _chunks(parcel.path, file, name):
+                    digest.update(chunk)
+                    size += out.write(chunk)
+        if size != file.getinfo(name).file_size or digest.hexdigest() != promised:
             raise IntegrityError(
                 f"{name} of {parcel.path} is not what was shared: its SHA-256 is another; have it sent again"
             )
-        write_atomically(target, b"".join(parts), durable=False)
+
+
+def _chunks(path: Path, file: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+    """What a member holds, of which no more than a piece is in memory."""
+    with contextlib.ExitStack() as stack:
+        with _readable(path, name):
+            member = stack.enter_context(file.open(name))
+        while True:
+            with _readable(path, name):
+                chunk = member.read(CHUNK)
+            if not chunk:
+                return
+            yield chunk

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -173,6 +175,10 @@ def _put(name: str, part: bytes) -> Callable[[dict[str, bytes]], None]:
     return lambda members: members.update({name: part})
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    return {"deeper": _nested(depth - 1)} if depth else {}
+
+
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "a path outside": ({"members": _put("../evil", b"")}, "'../evil', which `suture share` puts into no file"),
     "an absolute path": ({"members": _put("/etc/evil", b"")}, "puts into no file"),
@@ -184,7 +190,11 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "another content": ({"members": _put("config.toml", b"name = 'x'")}, "config.toml .* its SHA-256 is another"),
     "no description": ({"members": lambda members: members.pop("share.json")}, "has no share.json"),
     "a description that is none": ({"members": _put("share.json", b"[]")}, "is not what `suture share` writes"),
-    "a deep description": ({"members": _put("share.json", b"[" * 100_000)}, "is not what `suture share` writes"),
+    "a deep description": ({"members": _put("share.json", b"[" * 100_000)}, "larger than any that `suture share` writes"),
+    "a nested description": (
+        {"about": lambda told: told.update(environment=_nested(60))},
+        "is not what `suture share` writes",
+    ),
     "a bomb": ({"members": _put("data/zeros", bytes(1 << 24))}, "holds too much|would be"),
     "another format": ({"about": lambda told: told.update(format="suture-share/9")}, "has format 'suture-share/9'"),
     "no runs": ({"about": lambda told: told.update(runs=[])}, "no run"),
@@ -232,6 +242,32 @@ def test_bombs_links_and_torn_files_are_refused(shared: Path, tmp_path: Path) ->
     with pytest.raises(IntegrityError, match="would be 4 GB when unpacked, which no shared run is"):
         unpacked(torn, tmp_path / "out", None)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_small_file_does_not_fill_the_memory(shared: Path, tmp_path: Path) -> None:
+    """What is packed a thousand times smaller is unpacked piece by piece, or not at all."""
+    zeros = bytes(1 << 26)
+
+    def listed(members: dict[str, bytes]) -> None:
+        told = json.loads(members["share.json"])
+        told["members"]["data/zeros"] = hashlib.sha256(zeros).hexdigest()
+        members |= {"share.json": json.dumps(told).encode(), "data/zeros": zeros}
+
+    def dense(members: dict[str, bytes]) -> None:
+        told = json.loads(members["share.json"])
+        told["environment"]["lists"] = [[]] * 300_000
+        members["share.json"] = json.dumps(told).encode()
+
+    peaks = {}
+    for name, members in (("zeros", listed), ("lists", dense)):
+        bad = _changed(shared / "run.zip", tmp_path / f"{name}.zip", members=members)
+        tracemalloc.start()
+        with contextlib.suppress(IntegrityError):
+            unpacked(bad, tmp_path / name, None)
+        peaks[name] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert (tmp_path / "zeros" / "data" / "zeros").stat().st_size == len(zeros) and not (tmp_path / "lists").exists()
+    assert all(peak < 8 << 20 for peak in peaks.values()), peaks
 
 
 def test_a_shared_file_runs_no_code_of_others(shared: Path, tmp_path: Path) -> None:
