@@ -22,21 +22,24 @@ from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
 from suture.attacks.scenes import Scene, label_share
 from suture.attacks.shadows import decoded, ridge
-from suture.attacks.updates import TRAINING, last_said, updates
-from suture.core.message import Kind, Rows
+from suture.attacks.updates import last_said, told_params, training_step, updates
+from suture.core.message import Kind, Message, Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, pieces_of
 from suture.method import Clients
+from suture.methods.fedpub.wire import SparseModel
 
 SHADOWS, TOGETHER = 60, 20
 """Owners that the attacker makes up, and how many of them train at the same time."""
+BEFORE_TRAINING = ("sum_near_anchors",)
+"""Steps in which owners are told what they train beside."""
 Floats = NDArray[np.float64]
 
 
 def told(heard: Heard, classes: int, elsewhere: Floats) -> Floats | None:
     """What the victim itself says of its classes, if it does: counts, or which of them have a mean."""
-    said = last_said(heard, TRAINING, "up", heard.victim)
+    said = last_said(heard, training_step(heard), "up", heard.victim)
     if said is None:
         return None
     means = None
@@ -60,24 +63,36 @@ def learned(heard: Heard, scene: Scene, public: GraphBatch, nodes: int) -> Float
     """From the first update of the classifying layer, by what shadow owners of known distributions do to it."""
     update = updates(heard, scene, 1)[0]
     names = [n for n, v in update.after.items() if n in update.before and v.shape[-1] == scene.task.classes and v.dim() > 1]
-    frames = [frames[0] for frames in heard.frames(TRAINING, "down").values()]
+    frames = [frames[0] for frames in heard.frames(training_step(heard), "down").values()]
     if not names or not frames:
         raise NotTried("no layer that travels has an output for each class")
     asked = heard.recorded.read(frames[0])
-    if any(isinstance(value, Rows) for _, value in asked.contents()):
+    if not isinstance(asked, SparseModel) and any(isinstance(value, Rows) for _, value in asked.contents()):
         raise NotTried(f"{scene.method.name} hands out something of single nodes, which shadow owners do not have")
     moves, shares = [], []
     for first in range(0, SHADOWS, TOGETHER):
         graph = shadow_owners(public, nodes, scene.task.classes, range(first, first + TOGETHER))
-        clients = replace(scene.clients(graph), rng=Streams.of(scene.task.seed, graph.ids, "shadow"), round=1)
-        state: Any = scene.method.init_clients(clients)
-        step = getattr(scene.method, TRAINING)
-        _, reply = step(Clients(graph, state, clients.rng, scene.task, 1), asked.take([0] * TOGETHER, graph.ids))
-        moves.append(_moved(reply.params, update.before, names))
+        trained = told_params(trained_by(graph, heard, scene, asked), scene, update.before)
+        moves.append(_moved(trained, update.before, names))
         shares += [label_share(graph.select([name]), scene.task.classes) for name in graph.ids]
     fitted = ridge(np.concatenate(moves), np.stack(shares), 1.0)
     found = decoded(_moved(update.after, update.before, names), fitted)[0].clip(0)
     return np.asarray(found / found.sum() if found.sum() > 0 else np.full_like(found, 1 / found.size), float)
+
+
+def trained_by(graph: GraphBatch, heard: Heard, scene: Scene, asked: Message) -> Message:
+    """What the owners of these graphs answer, told what the first of those that were heard was told."""
+    copies = [0] * len(graph.ids)
+    clients = replace(scene.clients(graph), rng=Streams.of(scene.task.seed, graph.ids, "shadow"), round=1)
+    state: Any = scene.method.init_clients(clients)
+    for step in BEFORE_TRAINING:
+        for frames in heard.frames(step, "down").values():
+            told = heard.recorded.read(frames[-1]).take(copies, graph.ids)
+            state, _ = getattr(scene.method, step)(Clients(graph, state, clients.rng, scene.task, 1), told)
+            break
+    train = getattr(scene.method, training_step(heard))
+    reply: Message = train(Clients(graph, state, clients.rng, scene.task, 1), asked.take(copies, graph.ids))[1]
+    return reply
 
 
 def _moved(after: Tree, before: Tree, names: list[str]) -> Floats:

@@ -18,6 +18,7 @@ from suture.attacks.updates import updates
 from suture.core.message import Model
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch
+from suture.methods.fedpub.masks import weights_of
 
 TRAIN, TEST = 1, 3
 Floats = NDArray[np.float64]
@@ -25,7 +26,7 @@ Floats = NDArray[np.float64]
 
 def class_scores(scene: Scene, params: Tree, graph: GraphBatch) -> torch.Tensor:
     """Logits [N, C] of a model that travelled, on somebody's graph."""
-    wanted = scene.method.initial_params(scene.task)
+    wanted = weights_of(scene.method.initial_params(scene.task))
     if not wanted.keys() <= params.keys():
         raise NotTried(f"a part of {scene.method.name}'s model never travels")
     model = Model(graph.ids, {name: params[name] for name in wanted})

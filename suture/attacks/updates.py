@@ -1,7 +1,8 @@
 """What an attacker hears of a victim's local training: the model it started from and the model it ended with.
 
 The server sees both. All others together know the mean that came down next and all its terms but one: they subtract, which
-takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others.
+takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others. Models that
+travel without the entries that masks removed (FED-PUB) are put together again from what is known of these.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from suture.attacks.attack import NotTried
 from suture.attacks.hearing import Heard, Said
 from suture.attacks.scenes import Scene
 from suture.core.tree import Tree
+from suture.errors import IntegrityError
 from suture.method import Method
 from suture.methods.averaging import sizes_of
+from suture.methods.fedpub.method import layout_of
+from suture.methods.fedpub.wire import SparseModel, restored
 from suture.settings import TrainingSettings
 from suture.training.optimisers import SUM
 from suture.training.shared import steps_at_server
 
-TRAINING = "local_update"
+TRAINING = ("local_update", "train_with_anchors")
+"""The steps in which clients train a model that travels; FedGGR's second is weighed by nodes, whatever is set."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +41,30 @@ class Update:
     after: Tree
 
 
+def training_step(heard: Heard) -> str:
+    """The one of these steps that was heard."""
+    found = [step for step, _ in heard.steps if step in TRAINING]
+    return found[0] if found else TRAINING[0]
+
+
 def updates(heard: Heard, scene: Scene, most: int | None = None, *, last: bool = False) -> list[Update]:
     """The first (or last) updates of the victim, or of those it cannot be told from; raises `NotTried` if there are none."""
-    found = _seen_by_server(heard, most, last) if heard.by_server else _by_subtraction(heard, scene, most, last)
+    found = _seen_by_server(heard, scene, most, last) if heard.by_server else _by_subtraction(heard, scene, most, last)
     if not found:
         raise NotTried(f"{scene.method.name} does not send trained models, or not all of one")
     return found
 
 
-def _seen_by_server(heard: Heard, most: int | None, last: bool) -> list[Update]:
-    down = heard.frames(TRAINING, "down").get(heard.victim, [])
-    up = {frame.ask: frame for frame in heard.frames(TRAINING, "up").get(heard.victim, [])}
+def _seen_by_server(heard: Heard, scene: Scene, most: int | None, last: bool) -> list[Update]:
+    step = training_step(heard)
+    down = heard.frames(step, "down").get(heard.victim, [])
+    up = {frame.ask: frame for frame in heard.frames(step, "up").get(heard.victim, [])}
     found = []
     for number, frame in _chosen(list(enumerate(down, 1)), most, last):
         if frame.ask not in up:
             continue
-        before, reply = _params(heard.recorded.read(frame)), heard.recorded.read(up[frame.ask])
-        after = _stepped(before, reply, heard.recorded.method.training) | _params(reply)
+        before, reply = told_params(heard.recorded.read(frame), scene), heard.recorded.read(up[frame.ask])
+        after = _stepped(before, reply, scene.method.training) | told_params(reply, scene, before)
         if after:
             found.append(Update(number, {name: before[name] for name in after if name in before}, after))
     return found
@@ -60,19 +72,19 @@ def _seen_by_server(heard: Heard, most: int | None, last: bool) -> list[Update]:
 
 def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) -> list[Update]:
     """Of the mean, with what the attackers have sent taken out."""
-    if not is_mean(scene.method):
+    if not is_mean(scene.method, training_step(heard)):
         raise NotTried(f"{scene.method.name} does not promise that what it hands out is the mean of what its clients sent")
-    friends = sorted(heard.attackers or ())
-    down, up = heard.frames(TRAINING, "down"), heard.frames(TRAINING, "up")
+    friends, step = sorted(heard.attackers or ()), training_step(heard)
+    down, up = heard.frames(step, "down"), heard.frames(step, "up")
     rounds = [frame.ask for frame in down.get(friends[0], [])]
-    weight = weights(scene)
+    weight = weights(scene, step)
     strangers = [name for name in scene.graph.ids if name not in friends]
     found = []
     for number, (ask, following) in _chosen(list(enumerate(itertools.pairwise(rounds), 1)), most, last):
-        own = [_at(heard, up.get(name, []), ask) for name in friends]
+        own = [_at(heard, scene, up.get(name, []), ask) for name in friends]
         if any(tree is None for tree in own) or scene.method.training.participation < 1:
             continue
-        before, mean = (_at(heard, down[friends[0]], at) for at in (ask, following))
+        before, mean = (_at(heard, scene, down[friends[0]], at) for at in (ask, following))
         if not before or not mean:
             continue
         left = sum(weight[name] for name in strangers)
@@ -88,16 +100,25 @@ def _total(name: str, trees: list[Tree | None], weight: list[float]) -> Tensor:
     return torch.stack([w * tree[name] for w, tree in zip(weight, trees, strict=True) if tree is not None]).sum(0)
 
 
-def _at(heard: Heard, frames: list[Any], ask: int) -> Tree | None:
+def _at(heard: Heard, scene: Scene, frames: list[Any], ask: int) -> Tree | None:
     frame = next((one for one in frames if one.ask == ask), None)
-    return None if frame is None else _params(heard.recorded.read(frame))
+    return None if frame is None else told_params(heard.recorded.read(frame), scene)
 
 
 def _chosen(things: list[Any], most: int | None, last: bool) -> list[Any]:
     return things if most is None else things[-most:] if last else things[:most]
 
 
-def _params(message: object) -> Tree:
+def told_params(message: object, scene: Scene, known: Tree | None = None) -> Tree:
+    """The model [K, ...] in a message; entries that did not travel are as `known` [1, ...], or as everybody begins."""
+    if isinstance(message, SparseModel):
+        initial = scene.method.initial_params(scene.task)
+        layout = layout_of(initial)
+        missing = layout.join(known or initial).expand(len(message.ids), -1)
+        try:
+            return layout.split(restored(message, layout.entries, missing.clone).float())
+        except IntegrityError:  # noise in its place, whose bits and numbers do not fit: no model
+            return {}
     found = getattr(message, "params", {})
     return {name: value.float() for name, value in found.items()} if isinstance(found, Mapping) else {}
 
@@ -110,15 +131,16 @@ def _stepped(before: Tree, reply: object, training: TrainingSettings) -> Tree:
     return {name: value - training.lr * sums[f"{name}.{SUM}"] for name, value in before.items() if f"{name}.{SUM}" in sums}
 
 
-def weights(scene: Scene) -> dict[str, float]:
+def weights(scene: Scene, step: str) -> dict[str, float]:
     """How much each client weighs in the mean."""
-    return dict(zip(scene.graph.ids, sizes_of(scene.graph, scene.method.training).tolist(), strict=True))
+    sizes = sizes_of(scene.graph, scene.method.training) if step == TRAINING[0] else scene.graph.sizes
+    return dict(zip(scene.graph.ids, sizes.tolist(), strict=True))
 
 
-def is_mean(method: Method[Any, Any]) -> bool:
+def is_mean(method: Method[Any, Any], step: str) -> bool:
     """Whether everybody is handed the weighted mean of what everybody sent."""
     training = method.training
-    return TRAINING in method.sums and training.moments != "server" and not steps_at_server(training)
+    return step in method.sums and training.moments != "server" and not steps_at_server(training)
 
 
 def last_said(heard: Heard, step: str, direction: str, client: str) -> Said | None:

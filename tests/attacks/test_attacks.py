@@ -11,16 +11,19 @@ from typing import Protocol
 
 import numpy as np
 import pytest
+import torch
 
 import suture
 from suture.attacks import trials
 from suture.attacks.attack import Clock, Finding
 from suture.attacks.rows import Answer, programmed, right, row_space, solved
 from suture.attacks.scenes import Scene
+from suture.attacks.updates import updates
 from suture.cli import main
 from suture.methods import DOOR, own_fields
 
 GRAPH = "csbm:nodes=240,features=120,degree=4"
+WIDE = "csbm:nodes=240,features=1500,degree=4"
 SPREAD = ["partition.kind=dirichlet", "partition.dirichlet_alpha=0.3"]
 
 
@@ -44,6 +47,7 @@ FEW = ("split.scope=client", "split.train=0.03", "split.val=0.4", "split.test=0.
 MENDING = ("fedsage_plus.generator_epochs=40", "rounds=1", "model.hidden=8", "fedsage_plus.latent=16")
 ASKED = ("fedsage_plus.hidden_share=0.4", "fedsage_plus.width=4")
 LINKED = ("partition.boundary=both", "partition.kind=random", "rounds=10", "model.hidden=16")
+ANCHORED = ("fedggr.codes=anchors", "fedggr.code_width=32")
 AS_PUBLISHED = {
     "fedsage_plus": ("answers=exact",),
     "fedggr": ("codes=nodes",),
@@ -52,7 +56,9 @@ AS_PUBLISHED = {
 """What makes a method leak as its paper has it, where it does not by default."""
 
 LEAKS = {
-    "words": Leak("words", "fedavg", OPEN, "csbm:nodes=240,features=1500,degree=4", views=("server", "others", "owner")),
+    "words": Leak("words", "fedavg", OPEN, WIDE, views=("server", "others", "owner")),
+    "words of masked models": Leak("words", "fedpub", (*OPEN, "fedpub.threshold=0.99"), WIDE),
+    "words beside anchors": Leak("words", "fedggr", (*OPEN, *ANCHORED), WIDE, views=("server", "others")),
     "labels": Leak("labels", "fedavg", ("rounds=2", *OPEN[1:]), views=("server", "others")),
     "labels that are told": Leak("labels", "fedproto", OPEN),
     "identity": Leak("identity", "fedavg", OPEN),
@@ -87,7 +93,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
     def find(name: str, noise: bool, seed: int = 0) -> list[Finding]:
         leak, out = LEAKS[name], place / f"{name.replace(' ', '-')}-{seed}"
         if not out.exists():
-            overrides = [*leak.overrides, *as_published(leak.method)]
+            overrides = [*as_published(leak.method), *leak.overrides]
             suture.run(
                 leak.graph,
                 leak.method,
@@ -132,6 +138,22 @@ def test_seeds_that_were_not_tuned_show_it_too(name: str, seed: int, attacked: A
         assert found.succeeds or found.attack == "labels", (found.view, found.measured)
     for found in attacked(name, True, seed):
         assert not found.succeeds, (found.view, found.measured)
+
+
+def test_a_masked_model_is_put_together_again(tmp_path: Path) -> None:
+    """Entries that did not travel are as they were: they have not moved, and all others have."""
+    values = ["rounds=2", "model.hidden=8", "fedpub.threshold=0.999"]
+    suture.run(GRAPH, "fedpub", clients=3, overrides=values, out=tmp_path / "run", options=suture.Options(record=True))
+    scene = Scene.read(tmp_path / "run")
+    ears = scene.heard("server")[scene.graph.ids[0]]
+    first, second = updates(ears, scene)
+    weights = {name for name in scene.method.initial_params(scene.task) if not name.startswith("mask")}
+    assert set(second.before) == set(second.after) == weights
+    (sent,) = [said.message for said in ears.says("local_update", "up", ears.victim)][1:]
+    still = sum(int((second.after[name] == second.before[name]).sum()) for name in weights)
+    entries = sum(value.numel() for value in second.after.values())
+    assert 0 < entries - sent.values.values.numel() == still
+    assert all(torch.isfinite(value).all() for value in first.after.values())
 
 
 def test_counts_that_are_told_are_read_exactly(attacked: Attacked) -> None:
