@@ -128,7 +128,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         sketch=tried(lambda: read_sketch(path), None),
         scatter=tried(lambda: read_scatter(path), None),
         kept=tried(lambda: read_kept(path), Kept()),
-        mended=tried(lambda: (json_of(path / folders.VIEWS) or nothing).get("mended"), None),
+        mended=tried(lambda: table((json_of(path / folders.VIEWS) or nothing).get("mended") or nothing), None),
         roles=tried(lambda: _roles(path), ""),
         problems=tuple(dict.fromkeys(problems)),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -22,10 +23,11 @@ from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure, rea
 from suture.report.attacks import NONE_TRIED, attack_report, worst_in_words
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, byte_size, count
+from suture.report.trusting import SENTENCE, listed, number, table, text
 from suture.runs.folder import FACTS, is_comparison, place_of, read_asked, read_facts, read_plan
 from suture.runs.origin import FEDERATION
 
-MOST_CLIENTS = 30
+MOST_CLIENTS, MOST_AUDITS = 30, 1000
 NONE_AT_ALL = "No guarantee: what clients send is neither blurred nor thinned out, so nobody can say how much it tells."
 
 KNOWN_TO_OWNERS = (
@@ -139,8 +141,34 @@ def _mechanism(guarantees: list[Guarantee]) -> list[RenderableType]:
 
 
 def read_audits(path: Path) -> tuple[dict[str, Any], ...]:
-    """What a run folder's audits found."""
-    return tuple(cast(Any, read_json(path / AUDIT, "audit")["audits"])) if (path / AUDIT).exists() else ()
+    """What a run folder's audits found, every value of its kind."""
+    file = path / AUDIT
+    if not file.exists():
+        return ()
+    try:
+        return tuple(_audit(one) for one in listed(read_json(file, "audit")["audits"], MOST_AUDITS))
+    except (KeyError, ValueError) as error:
+        raise IntegrityError(f"{file} is damaged; delete it, and audit the run again") from error
+
+
+def _audit(told: object) -> dict[str, Any]:
+    one = table(told)
+    names = {key: text(one[key], SENTENCE) for key in ("client", "mechanism", "run")}
+    values: dict[str, Any] = {key: _value(one[key]) for key in ("lower", "upper", "delta")}
+    values["least_delta"] = number(one.get("least_delta"))
+    bounds = {text(name): _value(bound) for name, bound in table(one["bounds"]).items()}
+    return {
+        **names,
+        **values,
+        "least_delta": number(one.get("least_delta")),
+        "bounds": bounds,
+        "holds": one["holds"] is True,
+    }
+
+
+def _value(told: object) -> float:
+    """A number, which may be infinite: nothing is promised."""
+    return math.inf if told == math.inf else found if (found := number(told)) is not None else math.nan
 
 
 def audit_table(audits: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -76,7 +76,7 @@ def _tried(name: str, gathered: Gathered) -> Figure | Words | None:
     """A figure, or why there is none: a folder may hold values that fit their files and not each other."""
     try:
         return FIGURES[name](gathered)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return Words(text(f"The figure {name} cannot be drawn of these runs: {error}", SENTENCE), "problem")
 
 
@@ -153,7 +153,7 @@ def _privacy(gathered: Gathered) -> tuple[Part, ...]:
         )
     )
     audits = tuple(
-        f"{run.method}, seed {run.seed}: canaries show epsilon >= {one.get('lower')}, promised <= {one.get('upper')}."
+        f"{run.method}, seed {run.seed}: canaries show epsilon >= {one['lower']:.3g}, promised <= {one['upper']:.3g}."
         for run in gathered.runs
         for one in run.audits[:20]
     )

@@ -210,6 +210,8 @@ def config(mode: Mode) -> Spec:
         "symbolBaseStrokeColor": page["soft"],
         "orient": "bottom",
         "columns": 4,
+        "titlePadding": 7,
+        "layout": {"bottom": {"anchor": "start", "direction": "horizontal", "margin": 28}},
     }
     return {
         "background": page["background"],
@@ -262,3 +264,13 @@ def point_scales(methods: Sequence[str], legend: bool = True, only: Sequence[str
         }
         for channel, values in drawn.items()
     }
+
+
+def lanes(methods: Sequence[str]) -> Spec:
+    """An offset by which equal values of several methods lie beside each other, not one on top of the other."""
+    return {"field": "method", "type": "nominal", "scale": {"domain": list(methods)}}
+
+
+def in_lanes(rows: int, methods: int) -> int:
+    """The height of a figure whose rows have a lane for each method."""
+    return max(140, rows * max(26, 5 * methods) + 30)

@@ -115,7 +115,7 @@ def test_two_runs_side_by_side(new_page: NewPage, served: Served, accessible: Ax
     press(page, "Compare 2")
     page.wait_for_selector("figure.curves .stage svg path")
     legend = page.inner_text("figure.curves .legend")
-    assert "fedavg, one" in legend and "fedavg, both" in legend and "local" in legend
+    assert "fedavg @ one" in legend and "fedavg @ both" in legend and "local" in legend
     assert page.locator("table tbody tr").count() == 3
     assert points(page) == 18
     assert accessible(page) == []

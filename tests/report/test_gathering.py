@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from suture.errors import ConfigError
-from suture.report import tabled
+from suture.errors import ConfigError, IntegrityError
+from suture.report import privacy, tabled
 from suture.report.gathering import gather, unlike
 from suture.report.page import Page, written
 from suture.report.records import Gathered
 from suture.report.report import report_page
+from suture.runs import folder as folders
 
 EVIL = "</script><script>alert(1)</script><!--\u202e\x1b[2J"
 
@@ -160,6 +162,48 @@ def test_names_of_others_reach_the_page_as_text_alone(comparison: Path, tmp_path
     assert "<script>alert" not in page and "<!--" not in page.split("</head>")[1].split("window.vegaEmbed")[0]
     assert "\u202e" not in page and "\x1b" not in page
     assert "&lt;/script&gt;" in page  # it is there, as text
+
+
+AUDIT = {
+    "client": EVIL,
+    "mechanism": "m",
+    "run": "r",
+    "lower": 1,
+    "upper": math.inf,
+    "delta": 0,
+    "bounds": {},
+    "holds": True,
+}
+STRANGE = [
+    ("views.json", {"mended": "abc"}),
+    ("views.json", {"mended": [1]}),
+    ("views.json", {"mended": {"neighbours": "x", "learned": 5, "server": [1]}}),
+    ("views.json", {"mended": {"server": {"inside_class": 1, "inside_by_chance": EVIL, "links": 1, "things": 1}}}),
+    ("audit.json", {"audits": "abc"}),
+    ("audit.json", {"audits": [[1]]}),
+    ("audit.json", {"audits": [AUDIT | {"lower": EVIL * 10_000}]}),
+    ("attacks.json", {"findings": [{"attack": EVIL, "view": EVIL, "measured": {"success": EVIL}}]}),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), STRANGE, ids=range(len(STRANGE)))
+def test_parts_of_another_kind_are_a_sentence(comparison: Path, tmp_path: Path, name: str, content: object) -> None:
+    folder = shutil.copytree(comparison / "fedsage_plus-seed0", tmp_path / "run")
+    assert name in (privacy.AUDIT, folders.VIEWS, folders.ATTACKS)
+    (folder / name).write_text(json.dumps(content))
+    page = _words(report_page(gather([folder])))
+    assert "<script>alert" not in page and len(page) < 3_000_000
+    assert "damaged" in page or "cannot be drawn" in page or "an object is expected" in page
+    if name == privacy.AUDIT:
+        with pytest.raises(IntegrityError, match="delete it"):
+            privacy.read_audits(folder)
+
+
+def test_an_audit_that_promises_nothing_is_shown(comparison: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(comparison / "fedavg-seed0", tmp_path / "run")
+    (folder / privacy.AUDIT).write_text(json.dumps({"audits": [AUDIT]}))
+    assert "canaries show epsilon &gt;= 1, promised &lt;= inf" in _words(report_page(gather([folder])))
+    assert privacy.read_audits(folder)[0]["holds"]
 
 
 def test_runs_of_other_protocols_are_not_compared_silently(comparison: Path, tmp_path: Path) -> None:

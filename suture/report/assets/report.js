@@ -69,7 +69,7 @@ const Suture = (() => {
     config.background = null;
     const stage = element.querySelector(".stage");
     config.legend.columns = Math.max(1, Math.floor(stage.clientWidth / 150));
-    if (stage.clientWidth < 520) config.legend.layout = { bottom: { direction: "vertical", anchor: "start" } };
+    if (stage.clientWidth < 520) config.legend.layout = { bottom: { direction: "vertical", anchor: "start", margin: 8 } };
     let spec = withoutLegend(figure.spec);
     if (dark()) spec = recoloured(spec);
     spec.datasets = wanted(figure, state.chosen);

@@ -18,7 +18,7 @@ from suture.report.theme import PAIRS
 
 MOST_CLIENTS = 50
 CELLS = 40_000
-LABELS, LINKS = "with label similarity", "with links lost between them"
+LABELS, LINKS = "with label similarity", "with links lost"
 
 
 def _run(gathered: Gathered) -> RunRecord | None:
@@ -77,7 +77,7 @@ def agreement(gathered: Gathered) -> Figure | None:
     if not rows:
         return None
     colours = {"domain": [LABELS, LINKS], "range": [PAIRS["vermilion"][0], PAIRS["blue"][0]]}
-    legend = {"title": None, "symbolType": "stroke"}
+    legend = {"title": None, "symbolType": "stroke", "symbolSize": 300}
     encoding = {
         "x": quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
         "y": quantity("pearson", "correlation over pairs of clients"),

@@ -144,7 +144,7 @@ def labels(gathered: Gathered) -> Figure | None:
     classes = list(dict.fromkeys(row[2] for row in rows))
     x, y = category("label", "class", axis={"labelAngle": 0}), category("owner", None)
     told = tips(owner="owner", label="class", share="% of its nodes|.1f", number="nodes")
-    layers = heat_layers(x, y, "share", "% of the owner's nodes", told, form=".0f" if len(classes) <= 10 else None)
+    layers = heat_layers(x, y, "share", "% of row", told, form=".0f" if len(classes) <= 10 else None)
     return Figure(
         "labels",
         "Labels at each owner",

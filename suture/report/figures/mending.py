@@ -154,7 +154,7 @@ def server_graph(gathered: Gathered) -> Figure | None:
     return Figure(
         "server-graph",
         "The graph that the server learned",
-        "Share of its links inside a class and between different owners; the black tick is what links at random would have. "
+        "Share of its links inside a class and between different owners; the tick is what links at random would have. "
         f"{' '.join(words)}",
         f"Two bars: {told_all}.",
         spec_of("server", 150, layer=layers),

@@ -9,7 +9,7 @@ from typing import Any
 from suture.report import results
 from suture.report.figures.figure import Figure, category, columns, quantity, spec_of, tips
 from suture.report.records import Gathered
-from suture.report.theme import PAGE, Spec, method_scales, point_scales
+from suture.report.theme import PAGE, Spec, in_lanes, lanes, method_scales, point_scales
 
 MOST_OWNERS = 40
 
@@ -158,6 +158,7 @@ def owners(gathered: Gathered) -> Figure | None:
     encoding = {
         "x": quantity("score", gathered.score, scale={"zero": False, "padding": 10}, axis={"grid": True}),
         "y": category("client", None, axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
+        "yOffset": lanes(gathered.methods),
         **point_scales(gathered.methods),
         "tooltip": tips(method="method", client="client", score="score|.2f", seeds="seeds"),
     }
@@ -171,8 +172,8 @@ def owners(gathered: Gathered) -> Figure | None:
         f"For each of {len(names)} owners, one dot a method at its {gathered.score}.",
         spec_of(
             "owners",
-            max(140, 24 * len(names) + 30),
-            mark={"type": "point", "filled": True, "size": 75, "opacity": 0.85},
+            in_lanes(len(names), len(gathered.methods)),
+            mark={"type": "point", "filled": True, "size": 60, "opacity": 1},
             encoding=encoding,
         ),
         {"owners": columns("method client score seeds", rows)},
@@ -198,8 +199,12 @@ def cost(gathered: Gathered) -> Figure | None:
     x["axis"] = {"format": "~g", "tickCount": 5, "grid": False}
     place = {"x": x, "y": quantity("score", gathered.score, scale={"zero": False, "padding": 20})}
     hints = tips(method="method", megabytes="MB|.3~g", score="score|.2f", seconds="seconds|.1f")
-    mark = {"type": "point", "filled": True, "size": 130, "opacity": 1}
-    drawn = point_scales(gathered.methods, only=[row[0] for row in rows])
+    mark = {"type": "point", "filled": True, "opacity": 1}
+    names = [row[0] for row in rows]
+    # Later ones are smaller, so that methods of one score and price lie inside each other like rings.
+    sizes = {"domain": names, "range": [300 - 200 * place / len(names) for place in range(len(names))]}
+    drawn = point_scales(gathered.methods, only=names)
+    drawn["size"] = {"field": "method", "type": "nominal", "scale": sizes, "legend": None}
     return Figure(
         "cost",
         "What a score costs",

@@ -11,7 +11,7 @@ from suture.report.figures.figure import Control, Figure, category, columns, qua
 from suture.report.figures.heat import heat_layers, square
 from suture.report.records import Gathered, RunRecord
 from suture.report.text import count
-from suture.report.theme import OWNERS, PAIRS, point_scales
+from suture.report.theme import OWNERS, PAIRS, in_lanes, lanes, point_scales
 from suture.report.trusting import table, text, wholes
 
 MOST_CLASSES = 25
@@ -82,6 +82,7 @@ def by_class(gathered: Gathered) -> Figure | None:
     encoding = {
         "x": quantity("f1", "F1 in %", scale={"zero": False, "padding": 10}, axis={"grid": True}),
         "y": category("label", "class", axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
+        "yOffset": lanes(gathered.methods),
         **point_scales(gathered.methods),
         "tooltip": tips(method="method", label="class", f1="F1 in %|.1f", support="test nodes"),
     }
@@ -91,7 +92,10 @@ def by_class(gathered: Gathered) -> Figure | None:
         "F1 of each class over the test nodes of all clients, mean over seeds.",
         f"For each of {count(len(names), 'class')}, one dot a method at its F1.",
         spec_of(
-            "classes", max(140, 26 * len(names) + 30), mark={"type": "point", "filled": True, "size": 75}, encoding=encoding
+            "classes",
+            in_lanes(len(names), len(gathered.methods)),
+            mark={"type": "point", "filled": True, "size": 60, "opacity": 1},
+            encoding=encoding,
         ),
         {"classes": columns("method label f1 support", rows)},
     )
