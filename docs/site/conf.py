@@ -60,7 +60,7 @@ html_show_sphinx = False
 CHAPTERS = {
     "Start": ["python", "command-line"],
     "Your data": ["own-data", "assess", "predict", "metrics"],
-    "Use": ["data", "partitions", "protocols", "results", "performance"],
+    "Use": ["data", "partitions", "protocols", "reproducibility", "results", "performance"],
     "Methods": ["fedsage", "feddep", "fedpub", "fedggr", "fedgls"],
     "Between owners": ["federation", "privacy", "threat-model"],
     "Develop": ["add-a-method", "architecture"],

@@ -135,3 +135,26 @@ def _ours(one: Judged | None, table: Table) -> str:
 
 def _theirs(one: Judged | None) -> str:
     return "" if one is None or one.cell.printed.mean is None else f"{_scaled(one.cell.printed.mean, one.cell.printed):.2f}"
+
+
+SUMMARY = ("method", "table", "cells", "run", "reached", "near", "rankings that hold", "of them p < 0.05", "plain t")
+SURE = 0.05
+
+
+def summary(headline: Sequence[tuple[str, Table, Sequence[Judged]]]) -> list[str]:
+    """A line a method of a paper's own: of its cells, how many were run, are reached, and are ranked as in the paper."""
+    rows = []
+    for row, table, judged in headline:
+        cells = [one for one in judged if one.cell.row == row]
+        run = [one for one in cells if one.verdict != "open"]
+        reached, near = sum(one.verdict == "reached" for one in run), sum(bool(one.is_near) for one in run)
+        known = [ranking for one in cells for ranking in one.rankings if ranking.holds is not None]
+        held = [ranking for ranking in known if ranking.holds]
+        sure, plain = (
+            sum(p is not None and p < SURE for p in ps) for ps in ([r.p for r in held], [r.plain_p for r in held])
+        )
+        rows.append((row, table.name, len(cells), len(run), reached, near, f"{len(held)} of {len(known)}", sure, plain))
+    totals = [sum(int(str(row[place])) for row in rows) for place in range(2, 6)]
+    lines = [("all", "", *totals, "", sum(int(row[7]) for row in rows), sum(int(row[8]) for row in rows))]
+    written = [f"| {' | '.join(map(str, row))} |" for row in (SUMMARY, *rows, *lines)]
+    return [written[0], f"|---|---|{'---:|' * (len(SUMMARY) - 2)}", *written[1:]]

@@ -81,7 +81,9 @@ def test_variants_set_what_they_say() -> None:
     assert value(cell("feddep-table-3", "feddep", "C=15"), "method", "clusters") == 15
     assert value(cell("feddep-table-2", "feddep"), "method", "as_published") is True
     assert value(cell("feddep-figure-5", "fedgnn", "sigma=4.2", "cs"), "method", "sigma") == 4.2
-    assert value(cell("fedgls-table-3", "fedgls", "graphless_ratio=4:12", "pubmed"), "partition", "graphless_fraction") == 0.75
+    assert (
+        value(cell("fedgls-table-3", "fedgls", "graphless_ratio=4:12", "pubmed"), "partition", "graphless_fraction") == 0.75
+    )
     assert value(cell("fedgls-table-1", "fedproto"), "method", "told") == "counts"
     batches = cell("fedsage-appendix-table-3", "fedsage_plus", "batch_size=1;local_epochs=1", "pubmed")
     assert value(batches, "method", "batch_size") == 1

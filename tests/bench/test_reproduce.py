@@ -116,7 +116,9 @@ def test_side_by_side_and_after_a_stop_the_numbers_are_the_same(tmp_path: Path) 
     for one in order:
         expected = [(run.seed, run.accuracy_client_mean, run.bytes_up, run.cut) for run in alone.runs(one.recipe)]
         for store in (together, stopped):
-            assert [(run.seed, run.accuracy_client_mean, run.bytes_up, run.cut) for run in store.runs(one.recipe)] == expected
+            assert [
+                (run.seed, run.accuracy_client_mean, run.bytes_up, run.cut) for run in store.runs(one.recipe)
+            ] == expected
     assert stopped.runs(order[0].recipe)[0].processor is None
     assert alone.runs(order[0].recipe)[0].processor is not None
 
