@@ -69,7 +69,7 @@ class PreprocessSettings:
     largest_component: bool = False
     """Keep only the largest connected component."""
     row_normalise: bool = False
-    """Divide each node's features by their sum."""
+    """Divide each node's features by their sum; a node with a negative one, as of word embeddings, keeps its own."""
     standardise: bool = False
     """Bring features to mean 0 and deviation 1, by sums over the owners; columns a schema marks, else all but 0/1 ones."""
     direction: Literal["mirror", "keep"] = "mirror"

@@ -92,15 +92,26 @@ def select_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def row_normalise(data: Data) -> Data:
-    """Divide each node's features by their sum; rows that sum to zero stay as they are. Sparse features stay sparse."""
-    normalised, x = copy.copy(data), data.x
+    """Divide each node's features by their sum, where that says something: counts become shares.
+
+    Rows that sum to zero or have a negative value, as those of word embeddings, stay as they are. Sparse stays sparse.
+    """
+    normalised, x, signed = copy.copy(data), data.x, rows_with_negatives(data.x)
     if x.layout != torch.sparse_csr:
-        normalised.x = x / _divisor(x.sum(dim=1, dtype=torch.float64)).unsqueeze(1)
+        normalised.x = x / _divisor(x.sum(dim=1, dtype=torch.float64), signed).unsqueeze(1)
         return normalised
     rowptr = x.crow_indices()
-    divisor = _divisor(torch.from_numpy(np.asarray(scipy_matrix(x).sum(axis=1, dtype=np.float64)).ravel()))
+    divisor = _divisor(torch.from_numpy(np.asarray(scipy_matrix(x).sum(axis=1, dtype=np.float64)).ravel()), signed)
     normalised.x = csr_from_parts(rowptr, x.col_indices(), x.values() / divisor.repeat_interleave(rowptr.diff()), x.shape)
     return normalised
+
+
+def rows_with_negatives(x: Tensor) -> Tensor:
+    """Which rows of a dense or sparse_csr matrix have a value below zero, bool [N]."""
+    if x.layout != torch.sparse_csr:
+        return (x < 0).any(1)
+    row = torch.arange(x.shape[0]).repeat_interleave(x.crow_indices().diff())
+    return torch.zeros(x.shape[0], dtype=torch.bool).index_fill(0, row[x.values() < 0], True)
 
 
 def mirrored(data: Data) -> Data:
@@ -202,8 +213,8 @@ def scipy_matrix(x: Tensor) -> sp.csr_matrix:
     return sp.csr_matrix((x.values().numpy(), x.indices().numpy()), shape=tuple(x.shape))
 
 
-def _divisor(sums: Tensor) -> Tensor:
-    return torch.where(sums == 0, 1.0, sums).float()
+def _divisor(sums: Tensor, signed: Tensor) -> Tensor:
+    return torch.where((sums == 0) | signed, 1.0, sums).float()
 
 
 def _feature_digests(x: Tensor) -> list[bytes]:

@@ -4,8 +4,8 @@
     then FedAvg; clients with edges use their own, and tests use the same graphs
 
 The paper states neither the number of neighbours nor the metric. Here: cosine of the raw features, links in both
-directions, and as many neighbours as FedGLS, so that the two differ in learning the graph alone. On Cora 5 would validate
-better than these 10 (docs/fedgls.md).
+directions, and as many neighbours as FedGLS, so that the two differ in learning the graph alone. On Cora 5 validate better
+than the default's 10 (docs/fedgls.md), and the protocol has 5.
 """
 
 from __future__ import annotations

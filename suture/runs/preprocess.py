@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from torch_geometric.data import Data
 
-from suture.graph.data import largest_component, mirrored, row_normalise
+from suture.graph.data import largest_component, mirrored, row_normalise, rows_with_negatives
 from suture.settings import PreprocessSettings
 
 
@@ -28,8 +27,11 @@ def preprocess(data: Data, settings: PreprocessSettings) -> Data:
         if int(made.num_nodes) < before:
             notes.append(_dropped(before - int(made.num_nodes), before, owners - _owners(made)))
     if settings.row_normalise:
-        if _has_negative(made):
-            notes.append("features were divided by their row sums although some are negative (preprocess.row_normalise)")
+        left = int(rows_with_negatives(made.x).sum())
+        if left:
+            notes.append(
+                f"{left:,} nodes have negative features, which were not divided by their sum (preprocess.row_normalise)"
+            )
         made = row_normalise(made)
     made.notes = notes
     return made
@@ -46,8 +48,3 @@ def _owners(data: Data) -> set[str]:
 def _dropped(lost: int, before: int, gone: set[str]) -> str:
     owners = f", all nodes of {', '.join(sorted(gone))} among them" if gone else ""
     return f"{lost:,} of {before:,} nodes are outside the largest component and were dropped{owners}"
-
-
-def _has_negative(data: Data) -> bool:
-    values = data.x.values() if data.x.layout == torch.sparse_csr else data.x
-    return bool((values < 0).any())

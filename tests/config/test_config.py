@@ -165,8 +165,34 @@ def test_fedggr_stays_in_its_papers_grid(dataset: str) -> None:
     assert found.protocol.training.lr in (0.001, 0.01)
     assert chosen.get("k", FedGgr.k) in range(5, 45, 5)
     widths = {chosen.get("local_width", FedGgr.local_width), chosen.get("global_width", FedGgr.global_width)}
-    # CiteSeer departs from it: one number for each class, by validation (docs/fedggr.md).
-    assert widths == {0} if dataset == "citeseer" else widths <= {64, 128, 256}
+    assert widths <= {64, 128, 256}
+    assert found.protocol.training.local_epochs == (3 if dataset == "computers" else 1)  # Table 3
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_a_dataset_nobody_knows_gets_what_all_get(name: str) -> None:
+    """What differs for a known one is what its paper prints: rounds, epochs, clients, shares, widths, and the metric."""
+    printed = {"rounds", "local_epochs", "clients", "train", "val", "test", "metric"}
+    plain = resolved(name, "nobodys")
+    for dataset in (
+        "cora",
+        "citeseer",
+        "pubmed",
+        "computers",
+        "photo",
+        "cs",
+        "arxiv",
+        "wikics",
+        "actor",
+        "tolokers",
+        "flickr",
+    ):
+        found = resolved(name, dataset)
+        for section in SECTIONS:
+            mine, others = (vars(getattr(each.protocol, section)) for each in (found, plain))
+            assert {key for key, value in mine.items() if value != others[key]} <= printed, (dataset, section)
+        for method, values in found.methods.items():
+            assert {key for key, value in values.items() if plain.methods.get(method, {}).get(key) != value} <= {"d_z"}
 
 
 def test_values_that_a_paper_gives_to_a_method() -> None:

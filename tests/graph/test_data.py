@@ -171,6 +171,12 @@ class TestRowNormalise:
         assert row_normalise(data).x.tolist() == [[0.25, 0.75], [0.0, 0.0]]
         assert data.x.tolist() == [[1.0, 3.0], [0.0, 0.0]]
 
+    def test_rows_with_negative_values_stay_as_they_are(self) -> None:
+        x = torch.tensor([[1.0, 3.0], [-1.0, 3.0], [0.0, -2.0], [0.0, 4.0]])
+        for given in (x, x.to_sparse_csr()):
+            made = row_normalise(Data(x=given, y=torch.zeros(4, dtype=torch.long))).x
+            assert made.to_dense().tolist() == [[0.25, 0.75], [-1.0, 3.0], [0.0, -2.0], [0.0, 1.0]]
+
     def test_as_pyg_does_it(self, cora: Data) -> None:
         normalised = row_normalise(cora)
         assert normalised.x.layout == torch.sparse_csr

@@ -24,7 +24,7 @@ from suture.graph.links import hide_links
 from suture.method import Task
 from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
-from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
+from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, shrunk, weights_of
 from suture.methods.fedpub.method import Federation, FedPub, Up, label_similarity, layout_of, placed
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
@@ -69,7 +69,7 @@ def test_with_nobody_but_itself_similar_enough_it_is_local(world: World) -> None
 
 def test_without_mask_the_proximal_term_is_fedproxs(world: World) -> None:
     """lambda2 ||theta - theta_bar||^2 pulls twice as hard as mu / 2 with mu = lambda2."""
-    method = small(FedPub, mask=False, lambda2=0.7)
+    method = small(FedPub, mask=False, lambda2=0.7, proximal="always")
     received = {name: v.expand(4, *v.shape[1:]) for name, v in method.initial_params(world.task).items()}
     params = {name: value + 0.1 for name, value in received.items()}
     batch = next(batches(world.clients, method.training, Streams.of(0, world.clients.ids, "test")))
@@ -80,7 +80,7 @@ def test_without_mask_the_proximal_term_is_fedproxs(world: World) -> None:
 
 
 def test_the_published_code_regularises_nothing(world: World) -> None:
-    strong = {"lambda1": 5.0, "lambda2": 5.0, "threshold": 0.001}
+    strong = {"lambda1": 5.0, "lambda2": 5.0, "threshold": 0.001, "proximal": "always"}
     left = run_to_end(small(FedPub, regularise="as-published-code", **strong), world.clients, world.task)
     right = run_to_end(small(FedPub, lambda1=0.0, lambda2=0.0, threshold=0.001), world.clients, world.task)
     for mine, theirs in zip(left.states, right.states, strict=True):
@@ -102,7 +102,7 @@ def terms_and_params(method: FedPub, world: World) -> tuple[dict[str, Tensor], d
 
 
 def test_every_term_reaches_masks_and_weights(world: World) -> None:
-    terms, params = terms_and_params(small(FedPub), world)
+    terms, params = terms_and_params(small(FedPub, proximal="always"), world)
     reached = {}
     for term, loss in terms.items():
         grads = torch.autograd.grad(loss.sum(), list(params.values()), allow_unused=True, retain_graph=True)
@@ -116,7 +116,7 @@ def test_every_term_reaches_masks_and_weights(world: World) -> None:
 
 
 def test_the_published_codes_terms_have_no_gradient(world: World) -> None:
-    terms, _ = terms_and_params(small(FedPub, regularise="as-published-code"), world)
+    terms, _ = terms_and_params(small(FedPub, regularise="as-published-code", proximal="always"), world)
     assert float(terms["sparsity"].detach().max()) > 0 and not terms["sparsity"].requires_grad
     assert float(terms["proximal"].detach().max()) > 0 and not terms["proximal"].requires_grad
 
@@ -127,6 +127,67 @@ def test_the_masks_norm_is_a_mean_or_a_sum(world: World) -> None:
     total = terms_and_params(small(FedPub, lambda1=2.0, l1_norm="sum"), world)[0]["sparsity"]
     torch.testing.assert_close(mean, torch.full((4,), 2 * 0.9))
     torch.testing.assert_close(total, torch.full((4,), 2 * 0.9 * entries))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "when", "counts"), [(1, "one-epoch", True), (2, "one-epoch", False), (2, "always", True)]
+)
+def test_the_proximal_term_is_for_rounds_of_one_epoch(epochs: int, when: str, counts: bool, world: World) -> None:
+    method = small(FedPub, proximal=when, training={"local_epochs": epochs})
+    assert ("proximal" in terms_and_params(method, world)[0]) == counts
+
+
+def test_as_a_mean_the_printed_lambda1_is_below_adams_epsilon_and_moves_no_mask() -> None:
+    """One step of torch's own Adam from the gradient alone: lambda1 / M, where M is that of Cora's network in the paper."""
+    entries = 1433 * 128 + 128 * 128 + 128 * 7
+    gradient = 0.001 / entries
+    assert gradient < 1e-8
+    mask = torch.ones(1, requires_grad=True)
+    adam = torch.optim.Adam([mask], lr=0.01)
+    noise = torch.randn(100, generator=torch.Generator().manual_seed(0)) * 1e-6  # gradients of the loss, small ones
+    for value in noise:
+        mask.grad = value.view(1) + gradient
+        adam.step()
+    with_penalty = mask.detach().clone()
+    other = torch.ones(1, requires_grad=True)
+    adam = torch.optim.Adam([other], lr=0.01)
+    for value in noise:
+        other.grad = value.view(1).clone()
+        adam.step()
+    assert float((with_penalty - other.detach()).abs()) < 0.01  # in a hundred steps less than one step is long
+
+
+def test_shrinking_masks_is_the_proximal_step_of_their_norm(world: World) -> None:
+    """argmin_m (m - w)^2 / 2 + by |m|, by search; and a round is that of lambda1 = 0 with this step at its end."""
+    grid = torch.linspace(-2, 2, 40001, dtype=torch.float64)
+    for w in (1.3, 0.2, -0.7, 0.0):
+        best = grid[((grid - w).square() / 2 + 0.3 * grid.abs()).argmin()]
+        mine = shrunk({MASK + "a": torch.tensor([[w]])}, 0.3)[MASK + "a"]
+        assert abs(float(mine) - float(best)) < 1e-4
+    one = {"training": {"rounds": 1, "local_epochs": 2, "lr": 0.05}, "threshold": 0.0}
+    plain = run_to_end(small(FedPub, lambda1=0.0, **one), world.clients, world.task)
+    less = run_to_end(small(FedPub, lambda1=3.0, l1_norm="shrink", **one), world.clients, world.task)
+    for mine, theirs in zip(less.states, plain.states, strict=True):
+        for name, before in masks_of(theirs.params).items():
+            expected = before.sign() * (before.abs() - 0.05 * 3.0 * 2).clamp_min(0)
+            torch.testing.assert_close(mine.params[MASK + name], expected)
+        for name, weight in weights_of(theirs.params).items():
+            assert torch.equal(mine.params[name], weight)
+
+
+def test_the_product_is_returned_if_asked(world: World) -> None:
+    """Algorithm 1, line 3: what is averaged are weights times masks, entry by entry."""
+    method, listener = small(FedPub, returned="product", threshold=0.0, training={"rounds": 1}), Listener()
+    cohort = EmbeddedCohort.start(method, world.clients, world.task, ledger=listener)
+    server = method.round(method.init_server(world.task), cohort)
+    up, state = listener.heard[-1][1], cohort.states()[0]
+    assert isinstance(up, Up)
+    product = {name: value * state.params.get(MASK + name, 1.0) for name, value in weights_of(state.params).items()}
+    sent = layout_of(state.params).join(product)
+    assert torch.equal(up.values.values.view(sent.shape), sent)
+    assert not torch.equal(sent, layout_of(state.params).join(weights_of(state.params)))
+    expected = server.weights[1:, 1:].float() @ sent
+    torch.testing.assert_close(server.personal(world.clients.ids).params, expected)
 
 
 @pytest.mark.parametrize("lowest", [0.5, -1.0])
@@ -170,7 +231,8 @@ def test_two_rounds_worked_out_by_hand() -> None:
     graph = batch_of(data, list(members), nodes, [torch.ones(len(m), dtype=torch.int8) for m in nodes], [False] * 3)
     training = TrainingSettings(rounds=2, local_epochs=2, optimizer="sgd", lr=lr)
     model = ModelSettings(kind="gcn", layers=1, hidden=3, dropout=0.0)
-    method = FedPub(model=model, training=training, tau=tau, lambda1=lambda1, lambda2=lambda2, threshold=0.0)
+    strengths = {"tau": tau, "lambda1": lambda1, "lambda2": lambda2, "proximal": "always", "threshold": 0.0}
+    method = FedPub(model=model, training=training, **strengths)
     task = Task(features=3, classes=2, seed=5)
 
     initial = method.initial_params(task)
@@ -506,6 +568,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"community": 0.5},
     {"mask": False},
     {"l1_norm": "sum"},
+    {"l1_norm": "shrink", "lambda1": 0.9},
+    {"returned": "product"},
     HIDING,
 ]
 

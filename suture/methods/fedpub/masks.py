@@ -67,6 +67,13 @@ def masked_model(params: Tree, anchor: Tree) -> tuple[Tree, Tensor, Tensor]:
     return model, size, distance
 
 
+def shrunk(params: Tree, by: float) -> Tree:
+    """Masks nearer to zero by so much, none beyond it: the proximal operator of the L1 norm."""
+    return params | {
+        MASK + name: torch.sign(mask) * (mask.abs() - by).clamp_min(0) for name, mask in masks_of(params).items()
+    }
+
+
 def pruned(params: Tree, threshold: float) -> tuple[Tree, Tensor | None]:
     """Weights times masks, zero where a mask is below the threshold; and where none is, bool [K, M], None if nowhere."""
     model, masks = weights_of(params), masks_of(params)

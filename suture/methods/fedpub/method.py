@@ -17,13 +17,19 @@ through a mask mu_i that the client learns, keeps and never sends.
          those entries, and h_i = AVG(f(G~; model))                                                           section 4.1
 
 What the paper leaves open (c: as in the authors' public code; v: chosen by validation accuracy on Cora):
-- theta_i is sent, not theta_i * mu_i (c, v: more stable), so the server learns of a mask only where it is zero. An entry
+- theta_i is sent, not theta_i * mu_i (c, v: more stable), so the server learns of a mask only where it is zero. Algorithm 1
+  makes theta_i the product (line 3) and returns it: `returned = "product"`, which tells masks along with weights. An entry
   that was not returned is averaged as it was handed out. What a mask hides is not sent down either (Table 3 cannot be
   reached otherwise): there the client goes on with its own value.
 - Matrices have masks, biases do not (c). Masks share the optimiser of the weights (c).
 - |mu|_1 is divided by its M entries (v; `l1_norm`): as a sum, lambda1 = 0.001 outweighs the loss in most entries, and the
-  0.3 to 0.9 of Table 5 leave no model at all. The proximal term is of the model in use, theta * mu (v): with one local
-  epoch theta itself never differs from theta_bar when the gradient is taken.
+  0.3 to 0.9 of Table 5 leave no model at all. As a mean 0.001 is nothing at all: a mask entry's gradient, lambda1 / M, is
+  below Adam's epsilon of 1e-8 from M = 100,000 on. `l1_norm = "shrink"` is the proximal step of the same norm, apart from
+  Adam: every mask entry comes nearer to zero by lr lambda1 in each local epoch, whatever M is, so that an entry lasts if its
+  gradients keep it. There lambda1 = 0.3 to 0.9 make sparse models, as in Tables 3 and 5 (docs/fedpub.md).
+- The proximal term is of the model in use, theta * mu (v): with one local epoch theta itself never differs from theta_bar
+  when the gradient is taken. In further epochs it holds training back, so that it counts only where a round is one epoch
+  (v; `proximal = "always"` is equation (4) to the letter).
 - f is the last layer before its activation (c), in the client's own model (c): without the masks all models soon behave
   alike. So the client computes h_i, on a graph that everybody draws from the run's public seed.
 - Clients not sampled keep the theta_i of their last round in all sums; one never sampled starts from the initial weights.
@@ -50,12 +56,13 @@ from suture.core.tree import Tree, mix
 from suture.errors import ConfigError
 from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import Averaging, Kept, Trained
-from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, weights_of
+from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, shrunk, weights_of
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
 from suture.settings import Cosine, Count, NonNegative, Search, Share
 from suture.training.batches import Batch
+from suture.training.optimisers import in_round
 from suture.training.shared import taken, told
 
 
@@ -139,17 +146,22 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     tau: Annotated[NonNegative, Search(1.0, 30.0)] = 3.0
     """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
     lambda1: Annotated[NonNegative, Search(1e-4, 0.1)] = 0.001
-    """Weight of the masks' L1 norm, which empties them."""
+    """Weight of the masks' L1 norm, which empties them; see l1_norm."""
     lambda2: Annotated[NonNegative, Search(1e-4, 0.1)] = 0.001
-    """Weight of the distance between a client's model and the one it was sent."""
+    """Weight of the distance between a client's model and the one it was sent; see proximal."""
+    proximal: Literal["one-epoch", "always"] = "one-epoch"
+    """When lambda2 counts; one-epoch: where training.local_epochs is 1, for it holds others back; always: as printed."""
     threshold: NonNegative | None = None
     """Mask entries below this are zero in tests, and their weights are not sent; unset: lambda1, as in the public code."""
     mask: bool = True
     """Learn masks; without (Figure 7) models are only averaged."""
     regularise: Literal["paper", "as-published-code"] = "paper"
     """as-published-code: both penalties without a gradient, so that they do nothing, as in the authors' public code."""
-    l1_norm: Literal["mean", "sum"] = "mean"
-    """mean: lambda1 times the mean mask entry; sum: equation (4) to the letter."""
+    l1_norm: Literal["mean", "sum", "shrink"] = "mean"
+    """mean: lambda1 times the mean mask entry, without effect at 0.001; sum: equation (4) to the letter, which leaves no
+    model from 0.3 on; shrink: apart from the optimiser, masks come nearer to zero by lr lambda1 an epoch."""
+    returned: Literal["weights", "product"] = "weights"
+    """What a client sends: its weights, or (algorithm 1, line 3) weights times masks."""
     similarity: Literal["function", "parameters", "gradients", "labels", "none"] = "function"
     """Compare models by outputs, weights, their change in the round, or label counts, which LEAKS them; or not at all."""
     community: Cosine = -1.0
@@ -243,10 +255,20 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         terms = super().loss_terms(model, batch, received, clients)
         if self.regularise == "as-published-code":
             size, distance = size.detach(), distance.detach()
-        if self.mask:
+        if self.mask and self.l1_norm != "shrink":
             entries = sum(mask[0].numel() for mask in masks_of(params).values())
             terms["sparsity"] = self.lambda1 / (entries if self.l1_norm == "mean" else 1) * size
-        return terms | {"proximal": self.lambda2 * distance}
+        if self.proximal == "always" or self.training.local_epochs == 1:
+            terms["proximal"] = self.lambda2 * distance
+        return terms
+
+    def train(self, clients: Clients[Personal], start: Tree) -> Trained:
+        """Line 5; with `shrink` its penalty is a step of its own."""
+        trained = super().train(clients, start)
+        if self.l1_norm != "shrink" or self.regularise == "as-published-code":
+            return trained
+        by = in_round(self.training, clients.round).lr * self.lambda1 * self.training.local_epochs
+        return replace(trained, params=shrunk(trained.params, by))
 
     def init_clients(self, clients: Clients[Nothing]) -> Personal:
         """The initial weights, and masks that hide nothing."""
@@ -268,7 +290,7 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         params = trained.params
         model, visible = pruned(params, self.hides_below)
         support = everything(len(clients.ids)) if visible is None else support_of(visible)
-        values = thinned(layout_of(params).join(params), support)
+        values = thinned(layout_of(params).join(params if self.returned == "weights" else model), support)
         personal = replace(clients.state, params=params, moments=trained.moments, model=model)
         moments = told(trained.moments, weights_of(params), self.training)
         return personal, Up(clients.ids, values, support, trained.loss, self.told(clients, model), moments=moments)
