@@ -168,9 +168,6 @@ class Method(ABC, Generic[V, S]):
     stitches: ClassVar[bool] = False
     """Whether predictions can be smoothed over known links after its last round (training.stitch)."""
 
-    asks_per_iteration: ClassVar[int] = 1
-    """How often one iteration asks the same step at most: an owner does not answer more often than the plan can need."""
-
     edges_by_layers: ClassVar[bool] = False
     """Edges reach what a client computes by the layers of its network alone, on its own graph: noise on sums hides them."""
 
@@ -227,6 +224,11 @@ class Method(ABC, Generic[V, S]):
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """What the method does to hide its clients' data; `privacy.accountant` says what that is worth. None by default."""
         return ()
+
+    @property
+    def asks_per_iteration(self) -> int:
+        """How often one iteration asks the same step at most: an owner does not answer more often than the plan can need."""
+        return 1
 
     def seen(self, clients: Clients[S], training: bool) -> GraphBatch:
         """The graph that clients train on, or are tested on: their own, unless a method mends or completes it."""

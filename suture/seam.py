@@ -13,7 +13,7 @@ Nothing here knows a method, a graph or a network; types that do are named for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -92,6 +92,9 @@ class Cohort(Protocol):
 
     def sample(self, fraction: float) -> Cohort:
         """A random share of the clients, at least one."""
+
+    def groups(self, most: int) -> Iterable[Cohort]:
+        """All of them in random groups of at most `most`, as even as can be; a single one if they are no more than that."""
 
     def report(self, **values: float) -> None:
         """Show numbers of this round, such as the loss, to whoever watches the run."""
@@ -183,6 +186,18 @@ class CohortBase(Generic[C]):
             drawn = {name for _, name in sorted(zip(ranks, chosen, strict=True))[:count]}
             chosen = tuple(name for name in chosen if name in drawn)
         return self if chosen == self._ids else type(self)(self._common, chosen)
+
+    def groups(self, most: int) -> list[Self]:
+        """Random groups of those that are present, whatever their order."""
+        chosen, count = self.present, -(-len(self.present) // most)
+        if count <= 1:
+            return [self]
+        ranks = rank(self._common.task.seed, chosen, "groups", self._common.asked)
+        group = {name: place % count for place, (_, name) in enumerate(sorted(zip(ranks, chosen, strict=True)))}
+        members: list[list[str]] = [[] for _ in range(count)]
+        for name in chosen:
+            members[group[name]].append(name)
+        return [type(self)(self._common, ids) for ids in members]
 
     def begin(self, phase: str, round: int) -> None:
         """Remember where the run is."""

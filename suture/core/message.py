@@ -139,6 +139,22 @@ class Record:
         picks = [("old", "new")[side] + str(k) for side, k in (source[name] for name in self.ids)]
         return dataclasses.replace(both.select(picks), ids=self.ids)
 
+    def written_over(self, given: Self, new: Self) -> Self:
+        """This record after `given`, some rows of it, became `new`: fields that are still the same objects stay as they are.
+
+        A step that changes one number of some clients would otherwise copy all that everybody keeps.
+        """
+        if new.ids == self.ids:
+            return new
+        place = {name: k for k, name in enumerate(new.ids)}
+        index = [len(self.ids) + place[name] if name in place else k for k, name in enumerate(self.ids)]
+        fields: dict[str, Value] = {}
+        for name, value in self.contents():
+            changed: Value = getattr(new, name)
+            kept = changed is getattr(given, name)
+            fields[name] = value if kept else _select(_concat(name, [value, changed]), index)
+        return type(self)(ids=self.ids, **fields)
+
     def relabelled(self, prefix: str) -> Self:
         """The same content under ids `prefix0`, `prefix1`, ... (so that two records of one client can stand together)."""
         return dataclasses.replace(self, ids=tuple(f"{prefix}{k}" for k in range(len(self.ids))))

@@ -102,10 +102,11 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         graph = chunk.graph.select(ids)
         rng = Streams.of(shared.task.seed, ids, "ask", shared.asked, device=graph.device)
         message = on_device(_through_bytes(message) if shared.through_bytes else message, graph.device)
-        state, reply = step(Clients(graph, chunk.state.select(ids), rng, shared.task, round), message)
+        given = chunk.state.select(ids)
+        state, reply = step(Clients(graph, given, rng, shared.task, round), message)
         for record in (state, reply):
             _check(record, ids, step.__name__)
-        chunk.state = chunk.state.replace_rows(state)
+        chunk.state = chunk.state.written_over(given, state)
         return _through_bytes(reply) if shared.through_bytes else reply
 
     def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:

@@ -21,50 +21,11 @@ from suture.graph import edges
 from suture.graph.boundary import Boundary, Knowledge, addresses_in, known_links
 from suture.graph.features import Features as Features
 from suture.graph.features import feature_matrix as feature_matrix
+from suture.graph.parts import Pairs as Pairs
+from suture.graph.parts import View as View
 from suture.graph.target import ONE_CLASS, Target
 
 Built = TypeVar("Built")
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of nodes that are (label 1) or are not (0) linked. Shapes: nodes [2, P] flat positions, label and role [P]."""
-
-    nodes: Tensor
-    label: Tensor
-    role: Tensor
-
-    def moved(self, new_position: Tensor) -> Pairs:
-        """The pairs whose nodes both have a new position (others are -1)."""
-        nodes = new_position[self.nodes]
-        inside = (nodes >= 0).all(0)
-        return Pairs(nodes[:, inside], self.label[inside], self.role[inside])
-
-
-@dataclass(frozen=True)
-class View:
-    """Some nodes of a graph whose outputs are wanted: a last layer need not compute the others.
-
-    Shapes: nodes [B] flat positions sorted by client; the operators keep only these rows.
-    """
-
-    graph: GraphBatch
-    nodes: Tensor
-
-    @cached_property
-    def segments(self) -> Segments:
-        """How the nodes are divided among clients."""
-        return segments_of(self.graph.segments.client[self.nodes], len(self.graph.ids))
-
-    @cached_property
-    def gcn_operator(self) -> SparseMatrix:
-        """Rows of the graph's GCN operator."""
-        return self.graph.gcn_operator.take_rows(self.nodes)
-
-    @cached_property
-    def mean_operator(self) -> SparseMatrix:
-        """Rows of the graph's mean operator."""
-        return self.graph.mean_operator.take_rows(self.nodes)
 
 
 @dataclass(frozen=True)
@@ -241,7 +202,30 @@ class GraphBatch:
             return self._run_of(chosen[0], chosen[-1] + 1)
         pieces = [torch.arange(bounds[k], bounds[k + 1], device=self.device) for k in chosen]
         lengths = torch.tensor([piece.numel() for piece in pieces], dtype=torch.int64, device=self.device)
-        return self._at(torch.cat(pieces), tuple(ids), Segments(pointers(lengths)))
+        index, segments = torch.cat(pieces), Segments(pointers(lengths))
+        if self.pairs is None and self.boundary is None and self._edge_bounds is not None:
+            return self._few(torch.tensor(chosen, device=self.device), index, tuple(ids), segments)
+        return self._at(index, tuple(ids), segments)
+
+    @cached_property
+    def _edge_bounds(self) -> Tensor | None:
+        return edges.bounds_of(self.edge_index, self.segments)
+
+    def _few(self, chosen: Tensor, index: Tensor, ids: tuple[str, ...], segments: Segments) -> GraphBatch:
+        """Some of very many clients, in time that is theirs alone."""
+        move = segments.ptr[:-1] - self.segments.ptr[chosen]
+        place, ends = edges.of_clients(self.edge_index, cast(Tensor, self._edge_bounds), chosen, move)
+        return replace(
+            self,
+            ids=ids,
+            segments=segments,
+            x=self.x.take(index, segments),
+            edge_index=ends,
+            y=self.y[index],
+            role=self.role[index],
+            node_id=self.node_id[index],
+            edge_weight=None if self.edge_weight is None else self.edge_weight[place],
+        )
 
     def _run_of(self, first: int, last: int) -> GraphBatch:
         """Clients that stand next to each other: all but their edges stay in the memory where they are."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from suture.core.kernels import Segments, SparseMatrix
+from suture.core.kernels import Segments, SparseMatrix, pointers, segments_of
 
 
 def adjacency(edge_index: Tensor, weight: Tensor | None, nodes: int) -> SparseMatrix:
@@ -17,6 +17,21 @@ def adjacency(edge_index: Tensor, weight: Tensor | None, nodes: int) -> SparseMa
     source, target = edge_index
     value = torch.ones(source.numel(), device=source.device) if weight is None else weight
     return SparseMatrix.from_coo(target, source, value, (nodes, nodes))
+
+
+def bounds_of(edge_index: Tensor, segments: Segments) -> Tensor | None:
+    """Where the edges of each client begin and end, int64 [K + 1]; None if they do not lie client after client."""
+    owner = segments.client[edge_index[1]]
+    return None if bool((owner.diff() < 0).any()) else segments_of(owner, segments.clients).ptr
+
+
+def of_clients(edge_index: Tensor, bounds: Tensor, chosen: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
+    """(places, ends [2, .]) of the edges of some clients, in their order; client chosen[i]'s nodes move by move[i]."""
+    count = bounds[chosen + 1] - bounds[chosen]
+    which = torch.repeat_interleave(torch.arange(chosen.numel(), device=chosen.device), count)
+    first = pointers(count)[:-1]
+    place = torch.arange(which.numel(), device=chosen.device) + (bounds[chosen] - first)[which]
+    return place, edge_index[:, place] + move[which]
 
 
 def averaging(listed: SparseMatrix, weighted: bool) -> SparseMatrix:

@@ -9,6 +9,7 @@ Legend: K clients, N nodes, B nodes of one client, F features, R generated rows,
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator
 
@@ -73,14 +74,28 @@ def shares_of_each_client(generated_RF: Tensor, x: Features, softness: float) ->
     exp(-distance / (softness x the row's mean distance from the client's nodes)): then the gradient of the soft minimum of
     the distances draws a row to the mean of the nodes with these shares.
     """
-    distance_NR = _products_with_all(generated_RF, x).mul_(-2).add_(x.squared_norms.unsqueeze(1))
-    distance_NR += generated_RF.square().sum(1)
-    for start, end in itertools.pairwise(x.segments.bounds):
-        distance_BR = distance_NR[start:end]
-        if start == end:
+    for distance_BR in _distances_of_each_client(generated_RF, x):
+        if distance_BR.shape[0] == 0:
             yield distance_BR
         elif softness == 0:
             yield torch.zeros_like(distance_BR).scatter_(0, distance_BR.argmin(0, keepdim=True), 1)
         else:
             scale_R = distance_BR.mean(0).clamp_min(1e-12).mul_(softness)
             yield torch.softmax(distance_BR.neg().div_(scale_R), 0)
+
+
+def _distances_of_each_client(generated_RF: Tensor, x: Features) -> Iterator[Tensor]:
+    """Client after client, squared distances of its nodes from the rows, [B, R]; so many clients at a time as fit."""
+    square_R, bounds = generated_RF.square().sum(1), x.segments.bounds
+    most = max(1, SCORES_AT_A_TIME // max(1, generated_RF.shape[0]))
+    first = 0
+    while first < x.segments.clients:
+        last = max(first + 1, bisect.bisect_right(bounds, bounds[first] + most) - 1)
+        start, end = bounds[first], bounds[last]
+        piece = Segments(torch.tensor([0, end - start]))
+        some = x if end - start == x.segments.total else x.between(start, end, piece)
+        distance_NR = _products_with_all(generated_RF, some).mul_(-2).add_(x.squared_norms[start:end].unsqueeze(1))
+        distance_NR += square_R
+        for one, after in itertools.pairwise(bounds[first : last + 1]):
+            yield distance_NR[one - start : after - start]
+        first = last

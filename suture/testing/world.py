@@ -227,6 +227,10 @@ class Folding:
         """Some of them."""
         return Folding(self.method, self.cohort.sample(fraction))
 
+    def groups(self, most: int) -> list[Folding]:
+        """All of them, in groups."""
+        return [Folding(self.method, group) for group in self.cohort.groups(most)]
+
     def report(self, **values: float) -> None:
         """To whoever watches."""
         self.cohort.report(**values)

@@ -10,6 +10,7 @@ from torch_geometric.utils import coalesce, remove_self_loops, subgraph, to_dens
 from suture.core.kernels import Segments, SparseMatrix
 from suture.core.tree import tile
 from suture.graph.batch import Features, GraphBatch, View, batch_of, feature_matrix, uncut
+from suture.testing.world import small_world
 
 IDS = ("a", "b", "c")
 
@@ -238,3 +239,16 @@ def test_what_completes_a_batch_is_made_once_for_each_key() -> None:
     for key in ("a", "b", "a"):
         batch.completed(key, lambda graph, key=key: made.append(key) or graph)
     assert made == ["a", "b"]
+
+
+def test_some_of_many_clients_are_cut_out_like_a_new_batch() -> None:
+    """The way that costs only what is chosen, against the one that looks at every edge."""
+    graph = small_world().clients
+    ids = graph.ids
+    for chosen in ((ids[2], ids[0]), (ids[3],), (ids[0], ids[3])):
+        few = graph.select(chosen)
+        nodes = torch.cat([torch.arange(*graph.segments.bounds[k : k + 2]) for k in (ids.index(name) for name in chosen)])
+        other = graph._at(nodes, chosen, few.segments)
+        assert torch.equal(few.y, other.y) and torch.equal(few.x.dense(), other.x.dense())
+        for one, two in zip(few.gcn_operator.__dict__.values(), other.gcn_operator.__dict__.values(), strict=False):
+            assert torch.equal(torch.as_tensor(one), torch.as_tensor(two))

@@ -9,7 +9,7 @@ asked anything for it: what owners answer twice can cost their privacy.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,13 @@ class Hearsay:
         """Those who answered next."""
         ids = self.heard[0].ids if self.heard else self.ids
         return Hearsay(tuple(owner for owner in ids if owner != self.without), self.without, self.heard, self.robust)
+
+    def groups(self, most: int) -> Iterator[Hearsay]:
+        """Those who answered next, and next after them, until somebody has answered twice."""
+        seen: set[str] = set()
+        while self.heard and not seen.intersection(self.heard[0].ids):
+            seen.update(self.heard[0].ids)
+            yield self.sample(1)
 
     def report(self, **values: float) -> None:
         """Nobody watches."""

@@ -6,6 +6,8 @@ Legend: K clients, M senders, B nodes of a client, R generated rows, E rows exch
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,10 @@ from suture.methods.fedsage_plus.messages import Offer, Offers, SharedOffers
 from suture.methods.fedsage_plus.neighgen import NeighGen
 from suture.training.optimisers import leaves_of
 
+ANSWERS_AT_A_TIME = 1 << 27
+"""Numbers of all clients' answers that are held at once: 512 MB."""
+MOST_BLOCKS = 64
+"""Offers of an iteration travel in so many parts at most."""
 DISTINCT = 3
 """A client answers only offers whose match amounts to at least so many different nodes, or groups of nodes, of its own."""
 
@@ -35,26 +41,35 @@ def offered_rows(rows_RZ: Tensor, batch: GeneratorBatch, most: int) -> tuple[Ten
     return rows, weight
 
 
-def route(offer: Offer) -> Offers:
-    """Everybody's offer for everybody, without copying; nobody is asked about its own."""
-    clients = len(offer.ids)
-    everybody = tile({"rows": offer.rows.unsqueeze(0)} | map_tree(lambda value: value.unsqueeze(0), offer.fgen), clients)
-    rows = everybody.pop("rows")
-    others = 1 - torch.eye(clients, device=offer.weight.device)
-    return Offers(offer.ids, everybody, rows, others.unsqueeze(2) * offer.weight)
+def route(offer: Offer, ids: Sequence[str] | None = None) -> Offers:
+    """These offers for these clients (None: those who made them), without copying; nobody is asked about its own."""
+    return share(offer, ids).of_others()
 
 
-def share(offer: Offer) -> SharedOffers:
-    """Everybody's offer for everybody, the same for all, without copying."""
+def share(offer: Offer, ids: Sequence[str] | None = None) -> SharedOffers:
+    """The same, for all of them alike."""
+    receivers = offer.ids if ids is None else tuple(ids)
     one = {"rows": offer.rows, "weight": offer.weight} | offer.fgen
-    everybody = tile({name: value.unsqueeze(0) for name, value in one.items()}, len(offer.ids))
+    everybody = tile({name: value.unsqueeze(0) for name, value in one.items()}, len(receivers))
     rows, weight = everybody.pop("rows"), everybody.pop("weight")
-    return SharedOffers(offer.ids, everybody, rows, weight, "\n".join(offer.ids))
+    return SharedOffers(receivers, everybody, rows, weight, "\n".join(offer.ids))
 
 
-def summed(given: Tree, clients: int) -> Tree:
-    """Line 3: the sum over `clients` clients [M, ...]; where their mean came, in one row, it is that many means."""
-    return map_tree(lambda value: value.sum(0) * (clients / value.shape[0]), given)
+def blocks_of(offer: Offer) -> Iterator[Offer]:
+    """Offers that travel together, so that the answers [K, M, ...] of all K clients to M of them stay within bounds.
+
+    All at once as far as a few clients go; never in more than `MOST_BLOCKS`.
+    """
+    each = sum(value[0].numel() for value in offer.fgen.values())
+    clients = len(offer.ids)
+    most = max(1, ANSWERS_AT_A_TIME // max(1, clients * each), -(-clients // MOST_BLOCKS))
+    for first in range(0, clients, most):
+        yield offer.select(offer.ids[first : first + most])
+
+
+def summed(given: Tree, clients: int, scale: float = 1.0) -> Tree:
+    """Line 3: `scale` times the sum over `clients` clients [M, ...]; where their mean came, in one row, that many means."""
+    return map_tree(lambda value: value.sum(0) * (scale * clients / value.shape[0]), given)
 
 
 def foreign_gradients(

@@ -30,6 +30,8 @@ What the paper leaves open, and what we do
   with a temperature relative to the row's mean squared distance: the gradient of the soft minimum draws x~ to their mean.
   Mended neighbourhoods come closer to the uncut graph's with it (docs/fedsage.md), and no answer is about single nodes.
 - At most `exchanged` rows of a client travel in an iteration; their gradient is scaled up to all rows of V_i^t.
+- Everybody answering everybody costs K^2 answers an iteration. With more than `partners` + 1 clients these are divided into
+  random groups, other ones in every iteration; line 2 goes on inside a group, and line 3 scales its sum up to all others.
 - Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we.
 - "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. h is
   5%, towards the smaller end of the shares of links that the paper's cuts lose (3% to 28%), because a neighbour generated
@@ -73,7 +75,7 @@ from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step, s
 from suture.methods.averaging import SERVER, Kept, Server
 from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.answering import Answering, Form
-from suture.methods.fedsage_plus.exchange import offered_rows, route, share, summed
+from suture.methods.fedsage_plus.exchange import MOST_BLOCKS, blocks_of, offered_rows, route, share, summed
 from suture.methods.fedsage_plus.generator import OwnGradient, OwnLoss
 from suture.methods.fedsage_plus.mending import Mender
 from suture.methods.fedsage_plus.messages import (
@@ -180,6 +182,9 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     """Most neighbours generated for a node."""
     exchanged: Count = 32
     """Most rows a client sends to the others in one iteration."""
+    partners: Whole = 32
+    """Others that answer a client in one iteration: of more clients, random groups answer each other, and the sum over all
+    is estimated from theirs; 0: all others, as printed."""
     entries: Count = 512
     """Entries kept of a generated feature row, where features are sparse."""
     shared_generator: bool = False
@@ -256,12 +261,27 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             return replace(server, generator=mean(up.generator, torch.ones(len(up.ids))))
         offer = cohort.ask(self.offer, Nothing(cohort.ids))
         cohort.report(loss=float(offer.loss.mean()))
-        if self.answers == "exact":
-            given = cohort.ask(self.feed_forward, route(offer)).fgen
-        else:
-            given = cohort.ask(self.answer, share(offer)).fgen
-        cohort.ask(self.update_generator, ForeignGradient(offer.ids, summed(given, len(offer.ids))))
+        cohort.ask(self.update_generator, self.foreign(offer, cohort))
         return server
+
+    def foreign(self, offer: Offer, cohort: Cohort) -> ForeignGradient:
+        """Lines 2 and 3: for each client the sum over all others, estimated from those in its group."""
+        offering, parts = frozenset(offer.ids), []
+        for group in cohort.groups(self.partners + 1 if self.partners else len(cohort.ids)):
+            among = offer.select([name for name in group.ids if name in offering])
+            scale = (len(offering) - 1) / max(1, len(among.ids) - 1)
+            for block in blocks_of(among):
+                if self.answers == "exact":
+                    given = group.ask(self.feed_forward, route(block, among.ids)).fgen
+                else:
+                    given = group.ask(self.answer, share(block, among.ids)).fgen
+                parts.append(ForeignGradient(block.ids, summed(given, len(among.ids), scale)))
+        return ForeignGradient.concat(parts).select(offer.ids)
+
+    @property
+    def asks_per_iteration(self) -> int:
+        """Offers of very many clients are answered a part at a time."""
+        return 1 if self.partners else MOST_BLOCKS
 
     @step_if(exchanging)
     def offer(self, clients: Clients[Mending], message: Nothing) -> tuple[Mending, Offer]:
