@@ -32,13 +32,20 @@ from suture.federation.coordinator.cohort import OwnersCohort
 from suture.federation.owner.sealing import told_of_everybody
 from suture.federation.wire.checks import check_finite, check_sizes
 from suture.federation.wire.frames import MAGIC, Frame
+from suture.federation.wire.names import MATCHING
 from suture.federation.wire.orders import order_of
 from suture.federation.wire.signatures import Signature, read, signature, wire_types
 from suture.graph.shard import save_shard
-from suture.method import Task
+from suture.method import Method, Task
+from suture.methods.matching import Matching
 from suture.runs.prepare import Source
 
-METHODS = (("fedavg", False), ("fedavg", True), ("fedsage_plus", False), ("fedpub", False), ("fedproto", False))
+METHODS = (
+    *(("fedavg", False), ("fedavg", True), ("fedsage_plus", False), ("fedpub", False), ("fedproto", False)),
+    *(("fedgcn", False), ("fedgram", True)),
+)
+MORE = {"fedgcn": ("partition.boundary=both", "training.stitch=1"), "fedgram": ("fedgram.rank=4",)}
+"""With known links there is a matching before the run, and stitching after it."""
 SLOW = 1.0
 """Seconds of processor time: what a machine does beside is nobody's fault here."""
 SLACK = 8 * 2**20
@@ -49,12 +56,13 @@ FACTOR = 10
 
 def made_for(method: str) -> api.Plan:
     """Small, but with every message."""
-    return api.plan(DATASET, [method], clients=3, seeds=[0], overrides=["rounds=2", "model.hidden=8"])
+    overrides = ["rounds=2", "model.hidden=8", *MORE.get(method, ())]
+    return api.plan(DATASET, [method], clients=3, seeds=[0], overrides=overrides)
 
 
 def write_shards(folder: Path) -> Path:
     """The piece of each owner."""
-    made = made_for("fedavg")
+    made = made_for("fedgcn")
     world = Source(made).prepared(0)
     folder.mkdir(parents=True)
     for owner in OWNERS:
@@ -167,12 +175,13 @@ class AtCoordinator:
 
     def __init__(self, method: str, passed: list[tuple[str, bytes, bytes]], mutator: Mutator) -> None:
         self.method, self.mutator, self.transport = made_for(method).methods[0], mutator, Replying(passed)
-        opened = next(f for _, r, _ in passed for f in Frame.unpack(r).parts() if f.header["verb"] == "open")
+        parts = [(owner, frame) for owner, request, _ in passed for frame in Frame.unpack(request).parts()]
+        parts = [(owner, frame) for owner, frame in parts if frame.header.get("run") == "run"]  # and not what comes before
+        opened = next(frame for _, frame in parts if frame.header["verb"] == "open")
         frames: dict[str, Frame] = {}
-        for owner, request, _ in passed:
-            for frame in Frame.unpack(request).parts():
-                if frame.header["verb"] == "ask":
-                    frames.setdefault(owner, frame)
+        for owner, frame in parts:
+            if frame.header["verb"] == "ask":
+                frames.setdefault(owner, frame)
         first = frames[OWNERS[0]]
         self.step, self.round = getattr(self.method, first.text("step")), first.number("round")
         declared, known = signature(type(self.method), first.text("step")).message, wire_types(type(self.method))
@@ -206,11 +215,10 @@ class AtReaders:
 
     def __init__(self, method: str, passed: list[tuple[str, bytes, bytes]], mutator: Mutator) -> None:
         kind = type(made_for(method).methods[0])
-        self.mutator, self.known, self.passed = mutator, wire_types(kind), []
+        self.mutator, self.known, self.passed = mutator, wire_types(kind) | wire_types(Matching), []
         self.passed: list[tuple[bytes, list[type[Message] | None]]]
         for _, request, reply in passed:
-            steps = [frame.header.get("step") for frame in Frame.unpack(request).parts()]
-            declared = [signature(kind, step) if isinstance(step, str) else Signature(None, None) for step in steps]
+            declared = [_declared(kind, frame) for frame in Frame.unpack(request).parts()]
             self.passed += [(request, [one.message for one in declared]), (reply, [one.reply for one in declared])]
 
     def read(self, data: bytes, declared: list[type[Message] | None]) -> None:
@@ -222,6 +230,14 @@ class AtReaders:
                 message = read(frame.body, kind, self.known)
                 check_finite(message)
                 check_sizes(message)
+
+
+def _declared(kind: type[Method[Any, Any]], frame: Frame) -> Signature:
+    """What a request and its answer hold."""
+    step, run = frame.header.get("step"), str(frame.header.get("run"))
+    if not isinstance(step, str):
+        return Signature(None, None)
+    return signature(Matching if run.endswith(MATCHING) else kind, step)
 
 
 class Fuzzer:
