@@ -18,8 +18,8 @@ from torch import Tensor
 from suture.attacks.attack import Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
-from suture.attacks.rows import programmed, right, row_space
-from suture.attacks.scenes import Scene
+from suture.attacks.rows import guessed_rows, programmed, right, row_space
+from suture.attacks.scenes import Scene, some_rows
 from suture.attacks.updates import Update, updates
 from suture.core.kernels import Segments
 from suture.core.message import Model
@@ -131,16 +131,14 @@ class Inversion(Attack):
         for victim, ears in list(heard.items())[:MOST_VICTIMS]:
             if clock.over and clock.done:
                 break
-            own, public = scene.own(victim), scene.public(ears).x.dense().double().numpy()
-            truth = own.x.dense()[own.nodes_in(1)].double().numpy()
+            own = scene.own(victim)
+            truth = some_rows(own, own.nodes_in(1).numpy())
             if not len(truth) or (truth < 0).any():
                 raise NotTried("a feature is negative somewhere, or nobody trains")
             rows = inverted(updates(ears, scene, 1)[0], scene, min(MOST_NODES, len(truth)), clock)
             hits, cosine = right(rows, truth)
-            drawn = public[np.random.default_rng(0).integers(0, len(public), len(rows))]
-            guesses = right(drawn, truth)[1], right(public.mean(0, keepdims=True).repeat(len(rows), 0), truth)[1]
             success += cosine.tolist()
-            guess += max(guesses, key=lambda values: float(values.mean())).tolist()
+            guess += guessed_rows(scene, ears, truth, len(rows)).tolist()
             exact += hits.tolist()
         gains = mean_bounds(np.array(success) - np.array(guess))
         hits_of = (sum(exact), len(exact))

@@ -7,6 +7,8 @@ model is asked about both nodes, each alone with its features, and its answers a
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -45,6 +47,11 @@ def alikeness(vectors: Tensor, pairs: Tensor) -> Floats:
     return np.asarray((unit[pairs[0]] * unit[pairs[1]]).sum(1).numpy(), float)
 
 
+def alike_features(graph: GraphBatch, pairs: Tensor) -> Floats:
+    """The same of nodes' features."""
+    return alikeness(graph.x.dense(), pairs)
+
+
 class Links(Attack):
     """See the module docstring."""
 
@@ -65,7 +72,7 @@ class Links(Attack):
             pairs, linked = pairs_of(own)
             if linked.all() or not linked.any():
                 continue
-            by_features = alikeness(own.x.dense(), pairs)
+            by_features = scene.once(("alike", victim), partial(alike_features, own, pairs))
             sent = node_vectors(ears)
             if sent is not None and len(sent.values) == own.num_nodes:
                 found = alikeness(torch.from_numpy(sent.values), pairs)

@@ -3,7 +3,9 @@
 The attacker trains the network of line 1 on nodes in question, whoever has them, from the weights that everybody starts
 from, and asks how much nearer a node's embedding is to the nearest mean of the victim than, on the mean, to those of the
 other owners. After Homer et al., Resolving individuals contributing trace amounts of DNA to highly complex mixtures, PLoS
-Genetics 2008: nearer to a mean than others of the same kind are.
+Genetics 2008: nearer to a mean than others of the same kind are. Where means have noise, distances in many dimensions are
+mostly noise: then it is asked how far a mean lies in the node's own direction, where there is noise of one dimension only
+(Dwork et al., Robust traceability from trace amounts, FOCS 2015).
 """
 
 from __future__ import annotations
@@ -47,12 +49,20 @@ def nearness(rows: Tensor, means: dict[str, Tensor], victim: str) -> Floats:
     return np.asarray((others - apart[victim]).numpy(), float)
 
 
+def traced(rows: Tensor, means: dict[str, Tensor], victim: str) -> Floats:
+    """The same by the mean of the victim that lies farthest in the direction of a row, as all are seen from their middle."""
+    middle, seen = torch.cat(list(means.values())).mean(0), rows - rows.mean(0)
+    along = {name: (seen @ (value - middle).T).max(1).values.double() for name, value in means.items()}
+    others = torch.stack([value for name, value in along.items() if name != victim]).mean(0)
+    return np.asarray((along[victim] - others).numpy(), float)
+
+
 class Presence(Attack):
     """See the module docstring."""
 
     name = "presence"
     target = "whether a node is an owner's"
-    paper = "Homer et al. 2008"
+    paper = "Homer et al. 2008; Dwork et al. 2015"
     knows = ("features, labels and neighbours of the nodes in question, and that each is some owner's",)
     guess = "chance"
 
@@ -67,12 +77,13 @@ class Presence(Attack):
         state = method.init_clients(scene.clients(asked))
         shadow = Clients(asked, state, Streams.of(scene.task.seed, asked.ids, "shadow"), scene.task, 1)
         rows = method.embeddings(shadow)
+        score = traced if method.prototype_sigma and not method.as_published else nearness
         parts: list[Trial] = []
         for victim, ears in clock.each(heard.items(), OWNERS):
             means, own = told_means(ears, graph.ids), owner == graph.ids.index(victim)
             if victim not in means or len(means) < 2 or not own.any():
                 continue
-            parts.append((nearness(rows, means, victim), own, None))
+            parts.append((score(rows, means, victim), own, None))
         if not parts:
             raise NotTried("too few owners have told means to compare with")
         return Measured("AUC", *auc_gain_by_owner(parts), len(parts) * len(nodes))

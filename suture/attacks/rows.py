@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from suture.attacks.attack import Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
-from suture.attacks.scenes import Scene
+from suture.attacks.scenes import Scene, mean_row, some_rows
 from suture.privacy.tape import Frame
 
 Floats = NDArray[np.float64]
@@ -274,7 +274,7 @@ def _reconstructed(found: list[Answer], features: int, programs: int, clock: Clo
 
 def guessed_rows(scene: Scene, heard: Heard, truth: Floats, count: int) -> Floats:
     """The cosine of public rows, or of their mean if that is nearer, with the nearest true row."""
-    public = scene.public(heard).x.dense().double().numpy()
-    drawn = public[np.random.default_rng(0).integers(0, len(public), count)]
-    by_row, by_mean = right(drawn, truth)[1], right(public.mean(0, keepdims=True), truth)[1]
+    public = scene.public(heard)
+    drawn = some_rows(public, np.random.default_rng(0).integers(0, public.num_nodes, count))
+    by_row, by_mean = right(drawn, truth)[1], right(mean_row(public)[None], truth)[1]
     return by_row if by_row.mean() > by_mean.mean() else np.repeat(by_mean, count)

@@ -6,10 +6,11 @@ graph of the same kind or, where owners attack, is their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from suture.attacks.hearing import Heard, Noise, Recorded
-from suture.core.kernels import Segments
+from suture.core.kernels import Segments, SparseMatrix
 from suture.core.message import Nothing
 from suture.core.streams import Streams
 from suture.errors import ConfigError
@@ -29,6 +30,7 @@ from suture.runs.prepare import Source
 
 SEALED = "sealed"
 """The engine whose server sees of replies that can be summed their sum alone."""
+Made = TypeVar("Made")
 MOST_VICTIMS = 5
 """More clients are not attacked: what holds for five holds for the rest, and time is bounded."""
 
@@ -87,12 +89,25 @@ class Scene:
 
     def public(self, heard: Heard) -> GraphBatch:
         """As one client: the graphs of the attackers, or for the server those of all but the victim."""
-        names = [n for n in self.graph.ids if (n in heard.attackers if heard.attackers else n != heard.victim)]
+        names = tuple(n for n in self.graph.ids if (n in heard.attackers if heard.attackers else n != heard.victim))
+        return self.once(("public", names), partial(self._together, names))
+
+    def _together(self, names: tuple[str, ...]) -> GraphBatch:
         return merged(self.graph.select(names))
 
     def clients(self, graph: GraphBatch) -> Clients[Nothing]:
         """A graph as a step sees it, with nothing kept."""
         return Clients(graph, Nothing(graph.ids), Streams.of(self.task.seed, graph.ids, "attack"), self.task)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What several views need, made for the first that asks."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(Made, self._made[key])
+
+    @cached_property
+    def _made(self) -> dict[Hashable, object]:
+        return {}
 
     @cached_property
     def label_shares(self) -> dict[str, NDArray[np.float64]]:
@@ -115,6 +130,30 @@ def merged(graph: GraphBatch, name: str = "public") -> GraphBatch:
         graph.edge_weight,
         graph.target,
     )
+
+
+def nodes_with(graph: GraphBatch) -> Tensor:
+    """How many nodes have each feature, [F]."""
+    matrix = graph.x.matrix
+    if not isinstance(matrix, SparseMatrix):
+        return matrix.ne(0).sum(0)
+    return torch.bincount(matrix.col[matrix.val != 0].long(), minlength=matrix.columns)
+
+
+def mean_row(graph: GraphBatch) -> NDArray[np.float64]:
+    """Of all nodes' features, [F]."""
+    matrix = graph.x.matrix
+    if not isinstance(matrix, SparseMatrix):
+        return np.asarray(matrix.double().mean(0).numpy(), float)
+    total = torch.zeros(matrix.columns, dtype=torch.float64).index_add_(0, matrix.col.long(), matrix.val.double())
+    return np.asarray(total.numpy() / graph.num_nodes, float)
+
+
+def some_rows(graph: GraphBatch, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The features of these nodes, [len(nodes), F]: of a large graph all would take gigabytes."""
+    matrix, index = graph.x.matrix, torch.from_numpy(nodes)
+    chosen = matrix.take_rows(index).to_dense() if isinstance(matrix, SparseMatrix) else matrix[index]
+    return np.asarray(chosen.double().numpy(), float)
 
 
 def label_share(graph: GraphBatch, classes: int) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.rows import answers
-from suture.attacks.scenes import Scene
+from suture.attacks.scenes import Scene, nodes_with
 from suture.attacks.updates import Update, updates
 from suture.core.tree import map_tree
 from suture.training.optimisers import fresh_moments, in_round, stepped
@@ -83,14 +83,15 @@ class Words(Attack):
         """Words of all victims together."""
         scores, present, parts = [], [], list[Trial]()
         for victim, ears in clock.each(heard.items(), OWNERS):
-            there = scene.own(victim).x.dense().ne(0).any(0).numpy()
+            there = (nodes_with(scene.own(victim)) > 0).numpy()
             if there.all() or not there.any():
                 continue
             found = mixed(ears, scene) if ("offer", "up") in ears.steps else None
             score = found if found is not None else moved(updates(ears, scene, ROUNDS), scene, steps_of(scene, victim))
             scores.append(score)
             present.append(there)
-            parts.append((score, there, scene.public(ears).x.dense().ne(0).double().mean(0).numpy()))
+            public = scene.public(ears)
+            parts.append((score, there, nodes_with(public).double().numpy() / public.num_nodes))
         if not scores:
             raise NotTried("every feature occurs at every owner, as numbers do: there is nothing to find out")
         right = [bool(((score > 0) == there).all()) for score, there in zip(scores, present, strict=True)]

@@ -9,7 +9,8 @@ import torch
 
 import suture
 from suture.attacks import trials
-from suture.attacks.presence import nearness, told_means
+from suture.attacks.judging import auc
+from suture.attacks.presence import nearness, told_means, traced
 from suture.attacks.scenes import Scene
 
 
@@ -46,6 +47,18 @@ def test_a_node_is_nearest_to_a_mean_that_it_is() -> None:
     score = nearness(rows, {"a": rows[:2], "b": rows[2:4], "c": rows[4:]}, "b")
     assert score.argsort()[-2:].tolist() in ([2, 3], [3, 2])
     assert score[2] == pytest.approx(2**0.5) and (score[[0, 1, 4, 5]] < 0).all()
+
+
+def test_noise_in_other_directions_does_not_hide_a_node() -> None:
+    """Of a mean of two rows with noise in a hundred directions the distance says nothing, the node's own direction does."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.rand(300, 100, generator=rng), dim=1)
+    means = {name: rows[100 * k : 100 * k + 20].view(10, 2, 100).mean(1) for k, name in enumerate("abc")}
+    noised = {name: value + 0.05 * torch.randn(value.shape, generator=rng) for name, value in means.items()}
+    inside = torch.arange(300) < 20
+    by_distance, by_direction = (auc(score(rows, noised, "a"), inside.numpy()) for score in (nearness, traced))
+    assert by_direction > max(0.7, by_distance)
+    assert auc(traced(rows, {name: torch.randn(10, 100, generator=rng) for name in "abc"}, "a"), inside.numpy()) < 0.65
 
 
 @pytest.mark.slow

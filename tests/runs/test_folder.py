@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import suture
+from suture.core.message import Model
 from suture.errors import ConfigError, IntegrityError
 from suture.runs import folder as folders
+from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.runs.folder import Asked, RunFolder
 from suture.runs.machine import source_hash
 
@@ -94,3 +96,14 @@ def test_no_other_module_spells_the_names_of_a_run_folders_files() -> None:
     for path in (*files, PACKAGE / "api.py", PACKAGE / "federation" / "coordinator" / "coordinator.py"):
         text = path.read_text()
         assert not [name for name in names if f'"{name}"' in text], path
+
+
+def test_records_that_are_parts_of_one_table_are_kept_each_by_itself(tmp_path: Path) -> None:
+    """FedGTA's clients are handed rows of a table that the server keeps: the file must not be refused for that."""
+    table = torch.arange(12.0).view(4, 3)
+    records = {"server": Model(("a", "b", "c", "d"), {"w": table}), "models": Model(("b", "c"), {"w": table[1:3]})}
+    save_checkpoint(tmp_path, {"asked": 1, "iteration": 1}, records)
+    kept = load_checkpoint(tmp_path)
+    assert kept is not None
+    assert torch.equal(kept.records["models"].as_record(Model).params["w"], table[1:3])
+    assert torch.equal(kept.records["server"].as_record(Model).params["w"], table)
