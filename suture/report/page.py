@@ -146,7 +146,7 @@ def bar(methods: Sequence[str]) -> Html:
         el("label", el("input", type="checkbox", checked="", data_method=method), swatch(styles[method]), el("span", method))
         for method in methods
     ]
-    legend = [el("fieldset", el("legend", "Methods"), *boxes)] if methods else []
+    legend = [el("fieldset", el("legend", "Methods"), el("div", *boxes, class_="boxes"))] if methods else []
     choice = el(
         "label",
         "Theme ",

@@ -14,9 +14,10 @@ from small_runs import small_comparison
 import suture
 from suture.core.metrics import ACCURACY
 from suture.report.gathering import gather
-from suture.report.page import written
+from suture.report.page import Page, written
 from suture.report.records import Curve, Gathered, Iterations, RunRecord
 from suture.report.report import report_page
+from suture.report.theme import KNOWN
 
 MARKS = "figure[data-figure='curves'] .mark-line path"
 
@@ -80,6 +81,20 @@ def test_the_legend_hides_a_method_in_figures_and_tables(page: Any, report: Path
     page.wait_for_function("([marks, count]) => document.querySelectorAll(marks).length === count", arg=[MARKS, before])
     colours = {line.get_attribute("stroke") for line in lines.all()}
     assert len(colours) == 5
+
+
+@pytest.mark.parametrize("width", [380, 1600])
+def test_a_long_legend_shows_whole_rows(new_page: Callable[..., Any], tmp_path: Path, width: int) -> None:
+    (tmp_path / "many.html").write_text(written(Page("many", (), (), tuple(KNOWN))))
+    page = _open(new_page(width=width), tmp_path / "many.html")
+    inside, tall, row = page.evaluate(
+        "(() => { const box = document.querySelector('.bar .boxes'); const one = box.children[0];"
+        " return [box.clientHeight, box.scrollHeight, one.getBoundingClientRect().height]; })()"
+    )
+    assert tall > inside and row > 0 and inside % row == pytest.approx(0, abs=0.5)
+    page.get_by_role("checkbox").last.focus()
+    assert page.get_by_role("checkbox").last.is_visible()
+    assert page.evaluate("document.querySelector('.bar .boxes').scrollTop % 28") == pytest.approx(0, abs=0.5)
 
 
 def _numbers(page: Any, figure: str) -> list[str]:

@@ -204,7 +204,7 @@ def cost(gathered: Gathered) -> Figure | None:
     # Later ones are smaller, so that methods of one score and price lie inside each other like rings.
     sizes = {"domain": names, "range": [300 - 200 * place / len(names) for place in range(len(names))]}
     drawn = point_scales(gathered.methods, only=names)
-    drawn["size"] = {"field": "method", "type": "nominal", "scale": sizes, "legend": None}
+    drawn["size"] = {"field": "method", "type": "ordinal", "scale": sizes, "legend": None}
     return Figure(
         "cost",
         "What a score costs",
