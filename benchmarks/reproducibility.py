@@ -3,7 +3,7 @@
     suture reproduce fedpub-table-2 --store docs/data/reproduced
     python benchmarks/reproducibility.py
 
-What stands between `<!-- reproduced: NAME -->` and `<!-- end -->` is made anew: `summary`, `misprints`, or a table by its name.
+What stands between `<!-- reproduced: NAME -->` and `<!-- end -->` is made anew: `summary`, `misprints`, or a table.
 """
 
 from __future__ import annotations
