@@ -3,7 +3,7 @@
     suture reproduce fedpub-table-2 --store docs/data/reproduced
     python benchmarks/reproducibility.py
 
-What stands between `<!-- reproduced: NAME -->` and `<!-- end -->` is made anew: `summary`, or the name of a table.
+What stands between `<!-- reproduced: NAME -->` and `<!-- end -->` is made anew: `summary`, `misprints`, or a table.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from suture.bench.published import Table, read_tables
+from suture.bench.published import Table, read_figures, read_tables
 from suture.bench.reproduced import Store
 from suture.core.storage import write_atomically
-from suture.report.beside import docs, said, summary
+from suture.report.beside import docs, misprints, said, summary
 from suture.report.reproduced import Judged, judge
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +41,8 @@ def part(name: str, tables: dict[str, Table], store: Store) -> str:
     if name == "summary":
         lines = summary([(row, tables[table], judged(tables[table], store)) for row, table in HEADLINE])
         return "\n" + "\n".join(lines) + "\n\n"
+    if name == "misprints":
+        return "\n" + "\n".join(misprints(read_figures())) + "\n\n"
     found = judged(tables[name], store)
     return "\n" + "\n".join([f"{said(found)}", "", *docs(tables[name], found)]) + "\n"
 

@@ -30,6 +30,8 @@ FIGURES = "figures.csv"
 ROUND = "round"
 """The part of a variant that says in which round a score was read."""
 ALL = "all"
+ODD = "ODD:"
+"""Before what a note has against a figure."""
 
 
 class _Strict:
@@ -54,6 +56,11 @@ class Printed:
     """None: it is in a picture without numbers."""
     std: float | None
     note: str = ""
+
+    @property
+    def odd(self) -> str:
+        """What is wrong or strange about it in print; empty: nothing that we know of."""
+        return self.note.partition(ODD)[2].strip()
 
 
 @dataclass(frozen=True)

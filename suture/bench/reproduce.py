@@ -26,11 +26,11 @@ from suture.core.progress import work as working
 from suture.core.storage import make_folder
 from suture.errors import SutureError
 from suture.graph.cut import Cut
+from suture.runs.appraisal import POOLED
+from suture.runs.folder import read_evaluation, read_metrics, read_outcome
 from suture.runs.loop import Interrupted
 from suture.runs.outcome import Tick
-from suture.runs.prepare import Prepared
 from suture.runs.pulse import LOCK, Busy, Pulse, holding
-from suture.runs.result import Result
 
 UNDER_WAY = ".under-way"
 
@@ -183,22 +183,26 @@ def _run(bench: Bench, errand: Errand, options: Options) -> Run:
     with holding(place / LOCK, 0), Work.of(None, shown).dividing_threads() as work:
         made = errand.recipe.plan([errand.seed])
         prepared = work.source(made, None, None).prepared(errand.seed)
-        folder = work.folder(made, made.methods[0], prepared, place, new=False)
-        resumed, began = folder.saved is not None, time.process_time()
-        result = work.execute(made, made.methods[0], prepared, folder, Pulse(None))
-        processor = None if resumed else time.process_time() - began
-        run = _told(result, prepared, bench.made, processor)
+        processor = None
+        if read_outcome(place) is None:  # else it was killed between its end and the line below
+            folder = work.folder(made, made.methods[0], prepared, place, new=False)
+            resumed, began = folder.saved is not None, time.process_time()
+            work.execute(made, made.methods[0], prepared, folder, Pulse(None))
+            processor = None if resumed else round(time.process_time() - began, 2)
+        run = _told(place, prepared.cut, bench.made, processor)
         bench.store.add(errand.table, errand.recipe, run, bench.made)  # here, so that whoever is killed next loses nothing
         shutil.rmtree(place, ignore_errors=True)
         return run
 
 
-def _told(result: Result, prepared: Prepared, made: Mapping[str, Any], processor: float | None) -> Run:
-    pooled = result.finished.evaluation["pooled"]
+def _told(place: Path, cut: Cut, made: Mapping[str, Any], processor: float | None) -> Run:
+    """What is kept of the finished run in a folder."""
+    outcome, evaluation = read_outcome(place), read_evaluation(place)
+    assert outcome is not None and evaluation is not None
+    pooled = evaluation[POOLED]
     counts = int(pooled["test"]["support"]), int(pooled["train"]["support"])
-    spent = None if processor is None else round(processor, 2)
-    about = {"cut": cut_hash(prepared.cut), "made": made_by(made), "processor": spent}
-    return Run.of(result.outcome, result.history, counts, **about)
+    about = {"cut": cut_hash(cut), "made": made_by(made), "processor": processor}
+    return Run.of(outcome, read_metrics(place), counts, **about)
 
 
 def cut_hash(cut: Cut) -> str:

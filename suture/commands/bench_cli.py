@@ -122,7 +122,7 @@ def tune(
 def reproduce(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TABLE]...", help="fedpub-table-2, all of a paper (fedpub), or all; none: list them"),
+        typer.Argument(metavar="TABLE", help="fedpub-table-2, all of a paper (fedpub), or all; none: list them"),
     ] = None,
     dataset: Annotated[str | None, typer.Option(metavar="A,B", help="Only these graphs")] = None,
     clients: Annotated[str | None, typer.Option(metavar="5,10", help="Only these numbers of clients")] = None,

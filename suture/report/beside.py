@@ -31,14 +31,16 @@ def beside(table: Table, judged: Sequence[Judged]) -> Sheet:
     """A row a published number."""
     rows = [_row(one) for one in judged]
     name = f"{table.described.printed} of {table.paper}, {table.described.title}"
-    caption = f"{name}. {said(judged)}{f' {table.described.note}' if table.described.note else ''}"
+    odd = dict.fromkeys(one.cell.printed.odd for one in judged if one.cell.printed.odd)
+    notes = [table.described.note, *(f"! {text}." for text in odd)]
+    caption = " ".join(filter(None, [f"{name}. {said(judged)}", *notes]))
     return Sheet.of(table.name, caption, HEADER, rows, numbers_from=4, numbers_to=10)
 
 
 def _row(one: Judged) -> list[object]:
     printed = one.cell.printed
     row: list[object] = [printed.dataset, _clients(printed), one.cell.row, printed.variant or NOTHING]
-    row.append(Cell(spread(printed.mean, printed.std, printed), printed.mean))
+    row.append(Cell(spread(printed.mean, printed.std, printed) + ("!" if printed.odd else ""), printed.mean))
     if not one.values:
         return [*row, one.missing, *([NOTHING] * 7)]
     gap = Cell(f"{_scaled(one.gap, printed):+.2f}", one.gap) if one.gap is not None else Cell(NOTHING)
@@ -137,6 +139,21 @@ def _theirs(one: Judged | None) -> str:
     return "" if one is None or one.cell.printed.mean is None else f"{_scaled(one.cell.printed.mean, one.cell.printed):.2f}"
 
 
+def misprints(printed: Sequence[Printed]) -> list[str]:
+    """A line for each thing that is odd in print, and the cells it is about."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for one in printed:
+        if one.odd:
+            cell = f"{one.method}, {one.dataset}, {one.clients}"
+            found.setdefault((one.paper, one.table, one.odd), []).append(cell)
+    lines = ["| paper | table | method, graph, clients | what is odd |", "|---|---|---|---|"]
+    for (paper, table, odd), cells in found.items():
+        some = "; ".join(dict.fromkeys(cells)) if len(cells) <= MOST_CELLS else f"{len(cells)} cells"
+        lines.append(f"| {paper} | {table} | {some} | {odd} |")
+    return lines
+
+
+MOST_CELLS = 4
 SUMMARY = ("method", "table", "cells", "run", "reached", "near", "rankings that hold", "of them p < 0.05", "plain t")
 SURE = 0.05
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_papers import small_papers
+from small_papers import GRAPH, small_papers
 
 import suture
 from suture.bench.order import Left, left
 from suture.bench.published import Table, read_tables
 from suture.bench.recipe import Recipe
-from suture.bench.reproduce import UNDER_WAY, Bench, under_way
+from suture.bench.reproduce import UNDER_WAY, Bench, Errand, under_way
 from suture.bench.reproduced import Run, Store
 from suture.bench.work import Options
 from suture.errors import IntegrityError
@@ -121,6 +121,20 @@ def test_side_by_side_and_after_a_stop_the_numbers_are_the_same(tmp_path: Path) 
             ] == expected
     assert stopped.runs(order[0].recipe)[0].processor is None
     assert alone.runs(order[0].recipe)[0].processor is not None
+
+
+def test_a_run_that_ended_before_it_was_written_down_is_not_repeated(tmp_path: Path) -> None:
+    table, store = tiny(tmp_path, rounds=3), Store(tmp_path / "store")
+    (one,) = [replace(one, seeds=(0,)) for one in missing(table, store) if one.recipe.method == "fedavg"]
+    place = store.folder / UNDER_WAY / Errand(one.table, one.recipe, 0, 0.0).folder
+    suture.run(GRAPH, "fedavg", clients=4, seed=0, rounds=3, out=place, options=Options(threads=1))
+    rounds: list[int] = []
+    seen = Options(watch=lambda name, seed, tick: rounds.append(tick.done))
+    assert Bench(store, seen).carry_out([one]).finished == 1
+    assert rounds == [], "it was read, not run"
+    other = Store(tmp_path / "other")
+    Bench(other, Options()).carry_out([one])
+    assert scores(store, one.recipe) == scores(other, one.recipe)
 
 
 def test_a_budget_begins_nothing_that_does_not_fit_and_stops_what_is_at_work(tmp_path: Path) -> None:
