@@ -3,7 +3,7 @@
     R = generator(X)                        an encoder (below) that starts as the identity
     S_ij = similarity(R_i, R_j)             for the k nearest j of each i, and for i itself
     A = (P(S) + P(S)^T) / 2                 P: activation of the similarities
-    A* = D^-1/2 A D^-1/2                    D: degrees of A
+    A* = D^-1/2 A D^-1/2                    D: degrees of A (of |A| with the plain ELU, which leaves negative weights)
 
 The choice of neighbours has no gradient; gradients reach the generator through the similarities that were kept (Fatemi et
 al., SLAPS, NeurIPS 2021). K clients learn K graphs at once; a server's graph over everybody's nodes is K = 1.
@@ -36,7 +36,7 @@ from suture.settings import Count
 
 Generator = Literal["mlp", "mlp-d", "attentive"]
 Between = Literal["none", "relu", "tanh"]
-Edges = Literal["relu", "elu", "none"]
+Edges = Literal["relu", "elu", "plain-elu", "none"]
 
 STEEPNESS = 6.0
 """Of the ELU, as in SLAPS: ELU(6 s - 6) + 1, which is exp(6 (s - 1)) up to s = 1."""
@@ -95,7 +95,7 @@ class GraphLearner:
     similarity: Similarity = "cosine"
     """How outputs are compared."""
     edges: Edges = "relu"
-    """P, which makes weights of similarities; none leaves negative ones."""
+    """P, which makes weights of similarities; plain-elu, unlike elu, and none leave negative ones."""
     between: Between = "relu"
     """Activation inside the generator."""
     layers: Count = 2
@@ -131,7 +131,8 @@ class GraphLearner:
         pairs = chosen.both_ways
         weight = self._weights(similarities(r_NF, chosen, self.similarity))[pairs.val] / 2
         row, col = pairs.row, pairs.col.long()
-        degree = weight.new_zeros(chosen.nodes).index_add(0, row, weight)
+        # Negative weights would take from a degree until it is none.
+        degree = weight.new_zeros(chosen.nodes).index_add(0, row, weight.abs() if self.edges == "plain-elu" else weight)
         scale = degree.clamp_min(SMALLEST_DEGREE).rsqrt()
         return LearnedGraph(row, col, pairs.rowptr, weight * scale[row] * scale[col])
 
@@ -143,6 +144,8 @@ class GraphLearner:
     def _weights(self, similarity_M: Tensor) -> Tensor:
         if self.edges == "elu":
             return F.elu(STEEPNESS * similarity_M - STEEPNESS) + 1
+        if self.edges == "plain-elu":
+            return F.elu(similarity_M)
         return F.relu(similarity_M) if self.edges == "relu" else similarity_M
 
     def _activated(self, r_NF: Tensor) -> Tensor:

@@ -253,6 +253,41 @@ def test_neighbours_are_searched_every_refresh_rounds(world: World) -> None:
     assert not torch.allclose(embeddings[0], embeddings[1])
 
 
+def test_the_papers_form(world: World) -> None:
+    """Codes as each client's own auto-encoder makes them; neighbours of every round; one step along the sum of gradients."""
+    method = small(form="paper", training={"optimizer": "sgd", "lr": 0.5, "rounds": 2}, returned="mean", codes="anchors")
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.init_server(world.task)
+    assert server.autoencoder == {}
+    server = method.plan()[0].body(server, cohort)
+    trained = cohort.states()[0].autoencoder
+    first = {name: value[0] for name, value in trained.items()}
+    assert not any(torch.allclose(value[1], first[name]) for name, value in trained.items())
+    network = GraphAutoencoder(40, 12, 6)
+    server = method.plan()[1].body(server, cohort)
+    codes_NP = network.encode(trained, world.clients)
+    for k, name in enumerate(world.clients.ids):
+        torch.testing.assert_close(server.codes[name][0], codes_NP[world.clients.segments.client == k])
+
+    server = dataclasses.replace(server, links=method.search(server))
+    leaves = {name: value.clone().requires_grad_() for name, value in server.own.items()}
+    z = method.global_embeddings(server, leaves)
+    up = cohort.ask(method.local_update, method.down(server, z.detach(), cohort.ids))
+    assert len(up.weight.unique()) > 1, "clients of one size would weigh alike"
+    order = sorted(range(len(up.ids)), key=lambda k: up.ids[k])
+    added = torch.cat([up.z_grad.select([k]).values for k in order])
+    slopes = torch.autograd.grad((z * added).sum(), list(leaves.values()), retain_graph=True)
+    own, _ = method.backward(server, leaves, z, up)
+    for (name, value), slope in zip(server.own.items(), slopes, strict=True):
+        torch.testing.assert_close(own[name], value - 0.5 * slope)
+
+    seen = []
+    for _ in range(2):
+        server = method.round(server, cohort)
+        seen.append(server.links)
+    assert not torch.equal(seen[0], seen[1])
+
+
 @pytest.mark.parametrize("kind", ["gcn", "gat", "gprgnn", "sage", "mlp"])
 @pytest.mark.parametrize("gsl", [True, False])
 def test_every_backbone_with_and_without_the_servers_graph(world: World, kind: str, gsl: bool) -> None:

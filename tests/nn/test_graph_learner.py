@@ -59,18 +59,21 @@ def test_the_identity_reproduces_plain_nearest_neighbours(generator: str) -> Non
             assert set(links.neighbour[links.node == row].tolist()) == set(best[row - first].tolist())
 
 
-@pytest.mark.parametrize("edges", ["relu", "elu", "none"])
+@pytest.mark.parametrize("edges", ["relu", "elu", "plain-elu", "none"])
 def test_the_processor_on_full_matrices(edges: str) -> None:
     learner = GraphLearner(4, k=3, edges=edges)  # type: ignore[arg-type]
-    x = features() - 0.3 if edges == "relu" else features()
+    x = features() - {"relu": 0.3, "plain-elu": features().mean(0)}.get(edges, 0)  # some are unlike each other
     links = learner.links(x, SEGMENTS)
     unit = x / x.norm(dim=1, keepdim=True)
     kept = torch.eye(12, dtype=torch.bool)
     kept[links.node, links.neighbour] = True
-    activation = {"relu": torch.relu, "elu": lambda s: torch.exp(6 * (s - 1)), "none": lambda s: s}[edges]
+    printed = {"relu": torch.relu, "elu": lambda s: torch.exp(6 * (s - 1)), "none": lambda s: s}
+    printed["plain-elu"] = lambda s: torch.where(s > 0, s, torch.exp(s) - 1)
+    activation = printed[edges]
     weight = activation(unit @ unit.T) * kept
     symmetric = (weight + weight.T) / 2
-    scale = symmetric.sum(1).rsqrt()
+    assert edges != "plain-elu" or bool((symmetric < 0).any())
+    scale = (symmetric.abs() if edges == "plain-elu" else symmetric).sum(1).rsqrt()
     graph = learner.process(x, links)
     torch.testing.assert_close(dense(graph), scale[:, None] * symmetric * scale)
     assert torch.equal(dense(graph) != 0, symmetric != 0)

@@ -34,6 +34,10 @@ What the paper leaves open, and what we do (figures in docs/fedggr.md):
 - Algorithm 1 adds up clients' gradients of Z; we weight them by |V_i| / |V|, as in the objective (9).
 - The server's optimiser is that of the clients, with moments of its own.
 - Softmax belongs to the loss and is not taken twice.
+`form = "paper"` is the paper without these choices, as far as it says how (`PAPERS_FORM`): each client trains a GCN
+auto-encoder of its own and sends codes that nobody aligns, centres or scales, the processor has the plain ELU of equation
+(7), neighbours are searched in every round, and the server adds clients' gradients of Z up (algorithm 1). Degrees of (7)
+are of |A*|, for those that are printed can be negative. What it says nothing about stays as above.
 
 Privacy: the server sees E_i, and how many nodes a client has. As published (`codes = "nodes"`) E_i are P numbers for every
 node, and the server holds the map from features to them, whose transpose turns them back; power iterations, sums over all
@@ -140,7 +144,8 @@ class FedGgr(AnchoredRounds):
         down = Model(cohort.ids, tile(server.autoencoder, len(cohort.ids)))
         if self.codes == "nodes":
             up = cohort.ask(self.send_codes, down)
-            return replace(server, **known_codes(up.ids, up.codes, up.codes.ptr.diff()), autoencoder={})
+            known = known_codes(up.ids, up.codes, up.codes.ptr.diff(), scaled=self.form == "ours")
+            return replace(server, **known, autoencoder={})
         grouped = cohort.ask(self.send_group_codes, down)
         return replace(server, **known_codes(grouped.ids, grouped.codes, grouped.nodes), autoencoder={})
 
@@ -176,7 +181,8 @@ class FedGgr(AnchoredRounds):
 
     def backward(self, server: GraphServer, leaves: Tree, z_NG: Tensor, up: Up) -> tuple[Tree, Moments]:
         """Line 5: (W_S, its moments) after one step."""
-        share = (up.weight / up.weight.sum().clamp_min(1e-9)).tolist()
+        weight = up.weight / up.weight.sum().clamp_min(1e-9)
+        share = (weight if self.form == "ours" else torch.ones_like(weight)).tolist()
         heard = {name: up.z_grad.select([k]).values * share[k] for k, name in enumerate(up.ids)}
         z_grad = whole_gradient(heard, z_NG, server.codes)
         grads = torch.autograd.grad(z_NG, list(leaves.values()), z_grad, materialize_grads=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -22,11 +23,28 @@ from suture.nn.module import ModuleBackbone
 from suture.nn.topk import Index, Similarity
 from suture.settings import Count, DroppedShare, NonNegative, Search, Share, TrainingSettings, Whole
 
+PAPERS_FORM: Mapping[str, str | float] = {
+    "codes": "nodes",
+    "encoder": "relu",
+    "alignment": "none",
+    "edges": "plain-elu",
+    "refresh": 1,
+    "returned": "last",
+    "branch_dropout": 0.0,
+    "code_dropout": 0.0,
+    "fusion_dropout": 0.0,
+    "server_lr": 0.0,
+}
+"""What the paper says where we do otherwise: equations (1), (2), (7) and algorithm 1."""
+
 
 @dataclass(frozen=True)
 class GgrParts(Method[GraphServer, Embedded]):
     """See `suture.methods.fedggr.method`."""
 
+    form: Literal["ours", "paper"] = "ours"
+    """paper: a GCN auto-encoder of each client's own, whose codes are taken as they are; plain ELU; gradients of Z added up;
+    neighbours searched in every round; nothing hidden while training. This sets the fields named in `PAPERS_FORM`."""
     k: Annotated[Count, Search(5, 50)] = 20
     """Neighbours each node chooses in the learned graph."""
     gsl: bool = True
@@ -85,6 +103,12 @@ class GgrParts(Method[GraphServer, Embedded]):
     """Learning rate of the server; 0: that of the clients."""
     returned: Literal["last", "first", "mean"] = "last"
     """Which local epoch's gradient of Z a client sends."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form == "paper":
+            for name, value in PAPERS_FORM.items():
+                object.__setattr__(self, name, value)
 
     def widths(self, task: Task) -> tuple[int, int]:
         """(F_l, F_g)."""

@@ -62,17 +62,18 @@ class Known(TypedDict):
     longest: int
 
 
-def known_codes(ids: Sequence[str], codes: Rows, nodes_K: Tensor) -> Known:
+def known_codes(ids: Sequence[str], codes: Rows, nodes_K: Tensor, *, scaled: bool = True) -> Known:
     """From the codes of these clients, in the order of names, and how many nodes they have."""
     order = sorted(range(len(ids)), key=lambda k: ids[k])
-    return Known(codes=comparable(codes.select(order), [ids[k] for k in order]), longest=int(nodes_K.max()))
+    chosen = comparable(codes.select(order)) if scaled else codes.select(order)
+    pieces = {ids[k]: chosen.select([place]).values.unsqueeze(0) for place, k in enumerate(order)}
+    return Known(codes=pieces, longest=int(nodes_K.max()))
 
 
-def comparable(codes: Rows, names: Sequence[str]) -> Tree:
-    """E_i under the name of each client, [1, N_i, P], centred and in one scale, whatever the auto-encoders made of it."""
+def comparable(codes: Rows) -> Rows:
+    """E centred and in one scale, whatever the auto-encoders made of it."""
     centred = codes.values - codes.values.mean(0)
-    scaled = Rows(centred / centred.std().clamp_min(1e-12), codes.ptr)
-    return {name: scaled.select([k]).values.unsqueeze(0) for k, name in enumerate(names)}
+    return Rows(centred / centred.std().clamp_min(1e-12), codes.ptr)
 
 
 def everybodys(codes: Tree) -> Tensor:
