@@ -47,12 +47,14 @@ from suture.methods.locsage_plus import LocSagePlus
 from suture.methods.matching import Matching
 from suture.methods.moon import Moon
 from suture.methods.scaffold import Scaffold
+from suture.methods.suture.method import Suture
 from suture.methods.uncut import Global
 from suture.plugins import Door, check_class
 
 METHODS: Mapping[str, type[Method[Any, Any]]] = {
     method.name: method
     for method in (
+        Suture,
         *(Local, Global, FedAvg, FedProx, FedPer, Scaffold, Ditto, Moon, FedAla),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
         *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto, FedGta, FedTad, Fgssl),

@@ -103,6 +103,7 @@ KNOWN: dict[str, tuple[str, list[int]]] = {
     "fedgta": ("olive", DASHED),
     "fedtad": ("brown", DOTTED),
     "fgssl": ("magenta", DOTTED),
+    "suture": ("ink", SOLID),
 }
 """The registered methods."""
 SPARE = [(colour, dash) for dash in (MIXED, LONG) for colour in PAIRS if colour not in ("grey", "ink")]

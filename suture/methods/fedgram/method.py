@@ -286,7 +286,7 @@ class FedGram(ModelAveraging[GramServer, Described]):
         if graph.pairs is not None or graph.target.kind != "class" or not bool(due.any()):
             return state
         with torch.no_grad():
-            model = Model(clients.ids, self.received(clients, down))
+            model = self.assemble(clients, down)
             found = sure_classes(
                 self.predict(self.seen(clients, training=False), model, clients.task), graph.role, self.sure
             )
