@@ -28,10 +28,10 @@ def carry_out(request: Request, work: Work, minutes: float) -> None:
 
     first = planner(("local",), (), None)
     out = run_folder(first, work, "assess")
-    use_device(work)
     check_json_target(work.json, work.lines)
     pinned = Pinned(request.methods, request.seeds is not None, sets_rounds(request.overrides))
     with telling("assess", work.quiet, work.lines) as told:
+        work = use_device(work, told.note)
 
         def say(lines: Sequence[str]) -> None:
             for line in lines:

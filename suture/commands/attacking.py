@@ -36,8 +36,8 @@ def on_run(path: Path, wish: Wish, work: Work) -> None:
     """Attack a recorded run."""
     trials.chosen(wish.attacks, wish.views)
     _check(wish, work)
-    use_device(work)
     with telling("attack", work.quiet, work.lines) as told:
+        work = use_device(work, told.note)
         _attack(path, wish, work, told)
 
 
@@ -75,8 +75,8 @@ def on_request(request: Request, wish: Wish, work: Work) -> None:
     _check(wish, work)
     made = planned(request)
     out = run_folder(made, work, f"{made.names[0]}-attacked")
-    use_device(work)
     with telling("attack", work.quiet, work.lines) as told:
+        work = use_device(work, told.note)
         told.note(RECORDED.format(tape=TAPE, out=out))
         with supervised(out, made, replace(work, record=True, jobs=1), EMBEDDED, told) as options:
             api.run_plan(made, manifest=request.manifest, out=out, options=options)

@@ -32,7 +32,6 @@ def show_audit(subject: Subject, work: Work, effort: Effort) -> bool:
     if not 0 < effort.delta < 1:
         raise ConfigError(f"--delta must be between 0 and 1, got {effort.delta}")
     check_json_target(work.json, work.lines)
-    use_device(work)
     made, manifest = planned(subject.asked) if subject.run is None else read_plan(subject.run), subject.asked.manifest
     if subject.run is not None:
         if is_comparison(subject.run):
@@ -41,6 +40,7 @@ def show_audit(subject: Subject, work: Work, effort: Effort) -> bool:
         manifest = manifest_of(subject.run)
     method, seed = made.methods[0], made.seeds[0]
     with telling("audit", work.quiet, work.lines) as told:
+        work = use_device(work, told.note)
         with told.watching():
             prepared = Source(made, manifest=manifest, data_root=work.data_root).prepared(seed)
             graph = client_graph(prepared.uncut if method.sees_uncut_graph else prepared.pieces_for(method), subject.client)

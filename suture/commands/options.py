@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from suture.errors import ConfigError
+
+AUTO, MOST_THREADS = "auto", 1024
+
 
 def tell_everything(context: typer.Context, wanted: bool) -> None:
     """Let the package's log speak until the command has ended."""
@@ -24,6 +28,15 @@ def tell_everything(context: typer.Context, wanted: bool) -> None:
         log.setLevel(before)
 
     context.call_on_close(hush)
+
+
+def threads_of(text: str) -> int | None:
+    """`--threads`; None is auto."""
+    if text == AUTO:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+        raise ConfigError(f"--threads must be auto or a whole number from 1 to {MOST_THREADS}, got {text!r}")
+    return int(text)
 
 
 ProtocolName = Annotated[
@@ -61,7 +74,11 @@ Chunk = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Processor threads, of each job  [default: one per core, divided among jobs]"),
+    typer.Option(
+        metavar="N",
+        parser=threads_of,
+        help="Processor threads, of each job; auto: what is fastest now  [default: auto]",
+    ),
 ]
 Jobs = Annotated[
     int,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ import torch
 
 from suture.commands.options import words
 from suture.config.layers import load_config
+from suture.core.threads import choose
 from suture.errors import ConfigError, DataError
 from suture.graph.cut import load_manifest
 from suture.runs import origin
@@ -145,11 +147,17 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     return found
 
 
-def use_device(work: Work) -> None:
-    """Refuse a device that is not here, and set the number of threads."""
+def use_device(work: Work, tell: Callable[[str], None]) -> Work:
+    """Refuse a device that is not here, and set the number of threads: the one that was given, or the fastest just now."""
     try:
         torch.empty(1, device=work.device)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"--device {work.device} cannot be used here; choose cpu, or cuda where there is one") from error
+    if work.threads is None and work.on is None:
+        chosen = choose(jobs=work.at_once)
+        if chosen.is_choice:
+            tell(chosen.sentence())
+        return replace(work, threads=chosen.threads)
     if work.threads is not None:
         torch.set_num_threads(work.threads)
+    return work

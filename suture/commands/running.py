@@ -55,9 +55,9 @@ def start(request: Request, work: Work, only_plan: bool) -> None:
     if work.commands is not None:
         write_commands(request, made, out, work, work.commands)
         return
-    use_device(work)
     check_json_target(work.json, work.lines)
     with telling("run" if request.single else "compare", work.quiet, work.lines) as told:
+        work = use_device(work, told.note)
         if work.record:
             told.note(RECORDED.format(tape=TAPE, out=out))
         with supervised(out, made, work, work.engine or EMBEDDED, told) as options:
@@ -73,8 +73,8 @@ def resume(path: Path, work: Work) -> None:
     """Bring a run or comparison to its end, with the threads it was begun with, and print its table."""
     asked, made = read_asked(path), read_plan(path)
     check_json_target(work.json, work.lines)
-    use_device(replace(work, threads=asked.threads))
     with telling("resume", work.quiet, work.lines) as told:
+        work = use_device(replace(work, threads=asked.threads), told.note)
         with supervised(path, made, work, work.engine or asked.engine, told) as options:
             comparison = api.resume_plan(made, path, options=options)
         _conclude(comparison, made, path, work, told)

@@ -34,7 +34,6 @@ def start(request: Request, work: Work, trials: int, seeds: tuple[int, ...], sea
     if request.methods is None and (in_file is None or in_file.methods is None):
         request = replace(request, methods=(DEFAULT_METHOD,))
     made = planned(request)
-    use_device(work)
     check_json_target(work.json, work.lines)
     wish = Wish(trials, seeds, dict(map(parse_space, search)), only)
     if only and not search:
@@ -42,6 +41,7 @@ def start(request: Request, work: Work, trials: int, seeds: tuple[int, ...], sea
     out = run_folder(made, work, "tune")
     named = request.protocol or (in_file.protocol if in_file else None) or origin.default_protocol(made.dataset)
     with telling("tune", work.quiet, work.lines) as told:
+        work = use_device(work, told.note)
         told.note(
             f"{trials} trials for each of {', '.join(made.names)}, on validation of seeds {', '.join(map(str, seeds))}; "
             f"seeds {', '.join(map(str, made.seeds))} stay for the report"

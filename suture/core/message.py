@@ -163,6 +163,18 @@ class Record:
         """Every tensor by its path, such as `params.conv1.weight`."""
         return {path: tensor for name, value in self.contents() for path, tensor in _leaves(name, value)}
 
+    def layout(self) -> tuple[object, ...]:
+        """All of a record but its numbers: records of equal layout have the same shapes and sizes for every client."""
+        parts: list[object] = [type(self), self.ids]
+        for name, value in self.contents():
+            if isinstance(value, Rows):
+                parts.append((name, tuple(value.ptr.tolist()), value.ptr.dtype, value.values.shape, value.values.dtype))
+            elif isinstance(value, Tensor | dict):
+                parts.append((name, tuple((path, tensor.shape, tensor.dtype) for path, tensor in _leaves(name, value))))
+            else:
+                parts.append((name, repr(value)))
+        return tuple(parts)
+
     def shapes_per_client(self) -> list[dict[str, tuple[int, ...]]]:
         """For every client, what it sends or receives: path to shape (without the client axis)."""
         lengths = {name: value.ptr.diff().tolist() for name, value in self.contents() if isinstance(value, Rows)}

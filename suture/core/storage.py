@@ -191,6 +191,11 @@ def damaged(path: Path) -> IntegrityError:
     return IntegrityError(f"{path} is damaged; start the run anew")
 
 
+def encoded_line(content: Mapping[str, object]) -> bytes:
+    """A line of a `LineFile`, with its end."""
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+
 class AppendedFile:
     """An append-only file that can be cut back to an earlier length."""
 
@@ -224,8 +229,12 @@ class LineFile(AppendedFile):
 
     def append(self, content: dict[str, object]) -> None:
         """Add one line."""
+        self.append_encoded(encoded_line(content))
+
+    def append_encoded(self, line: bytes) -> None:
+        """Add one that `encoded_line` made."""
         with disk_errors("write", self.path):
-            self._file.write(json.dumps(content, separators=(",", ":")).encode() + b"\n")
+            self._file.write(line)
 
     def flush(self) -> None:
         """Hand everything to the system: it is there even if this process is killed now."""

@@ -63,17 +63,17 @@ class Disclosure:
     replies: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """How often each client answered each step."""
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """One line of a ledger."""
+    def add(self, line: Mapping[str, Any], times: int = 1) -> None:
+        """One line of a ledger, or as many as there are that differ from it by their number alone."""
         step, direction = line["step"], line["direction"]
         for client, size in zip(line["clients"], line["bytes"], strict=True):
             parts = {**line["kinds"], ENVELOPE: size - sum(line["kinds"].values())}
             for kind, part in parts.items():
-                self.bytes[step, direction, kind, client] += part
+                self.bytes[step, direction, kind, client] += part * times
                 # A field that holds nothing, such as the parameters of a method that shares none, tells nothing.
-                self.times[step, direction, kind, client] += part > 0
+                self.times[step, direction, kind, client] += times * (part > 0)
             if direction == "up":
-                self.replies[client][step] += 1
+                self.replies[client][step] += times
 
     def flows(self) -> list[Flow]:
         """Step by step in the order of their first message; what was always empty is left out."""

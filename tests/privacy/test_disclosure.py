@@ -136,3 +136,39 @@ def test_a_ledger_without_kinds_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").write_text('{"step": "a", "direction": "up", "clients": ["x"], "bytes": [3]}\n')
     with pytest.raises(IntegrityError, match="start the run anew"):
         read_disclosure(tmp_path)
+
+
+def test_what_is_told_again_is_counted_and_written_as_if_it_were_new(tmp_path: Path) -> None:
+    """Messages that look like the one before take a short way; each of these is also told to a ledger that knows none."""
+    file, ids = LineFile(tmp_path / "ledger.jsonl"), ("a", "b", "c")
+    ledger, expected, totals = RunLedger(file), [], 0
+    for number in range(12):
+        names = ids if number % 4 else ids[:2]
+        lengths = torch.tensor([0, 1, 1, 2])[: len(names) + 1] * (1 + number // 6)
+        rows = Rows(torch.zeros(int(lengths[-1]), 3), lengths)
+        trees = {"values": torch.full((len(names), 7), float(number)), "counts": torch.zeros(len(names))}
+        message = Several(names, trees, rows, torch.zeros(len(names)), torch.zeros(len(names), 6))
+        step, direction = ("one", "two")[number % 2], ("up", "down")[number // 3 % 2]
+        fresh = LineFile(tmp_path / f"{number}.jsonl")
+        for told in (ledger, alone := RunLedger(fresh)):
+            told.record(number, step, direction, message)
+        fresh.close()
+        expected += (tmp_path / f"{number}.jsonl").read_text().splitlines()
+        totals += alone.totals["up"]
+        if number == 7:
+            assert ledger.disclosure == disclosure_of(map(json.loads, expected))  # asked for in between
+    file.close()
+    assert (tmp_path / "ledger.jsonl").read_text().splitlines() == expected
+    assert ledger.disclosure == disclosure_of(map(json.loads, expected)) and ledger.totals["up"] == totals
+    assert sum(size for line in map(json.loads, expected) for size in line["bytes"]) == sum(ledger.totals.values())
+
+
+@pytest.mark.parametrize("change", ["ids", "dtype", "shape", "rows", "entry"])
+def test_records_of_another_layout_are_known_as_such(change: str) -> None:
+    def made(what: str = "") -> Several:
+        rows = Rows(torch.zeros(2, 3), torch.tensor([0, 2, 2] if what == "rows" else [0, 1, 2]))
+        trees = {"other" if what == "entry" else "values": torch.zeros(2, 7)}
+        loss = torch.zeros(2, dtype=torch.float64 if what == "dtype" else torch.float32)
+        return Several(("a", "x" if what == "ids" else "b"), trees, rows, loss, torch.zeros(2, 5 + (what == "shape")))
+
+    assert made().layout() == made().layout() != made(change).layout()
