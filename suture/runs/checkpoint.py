@@ -109,12 +109,13 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _without_shared_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Records may share tensors (a client's kept model is the one it sent); the file format wants each its own memory."""
+    """Records may share memory (a client's model is the one it sent, or rows of the server's); the format forbids it."""
     seen: set[int] = set()
     out = {}
     for name, tensor in tensors.items():
-        out[name] = tensor.clone() if tensor.data_ptr() in seen and tensor.numel() else tensor
-        seen.add(tensor.data_ptr())
+        memory = tensor.untyped_storage().data_ptr()
+        out[name] = tensor.clone() if memory in seen and tensor.numel() else tensor
+        seen.add(memory)
     return out
 
 
