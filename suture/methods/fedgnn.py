@@ -44,6 +44,7 @@ from suture.method import Clients, Cohort, Mends, Shared, Task, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.nn.backbones import DOOR as BACKBONES
 from suture.nn.backbones import Backbone
+from suture.nn.topk import APPROXIMATE_FROM, of_others
 from suture.settings import Count, NonNegative, Search
 
 # Cosines held at a time while matching: 64 MB, whatever the number of nodes.
@@ -157,7 +158,7 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
             return self.backbone(clients.task).hidden(down.params, clients.graph)
 
     def match(self, revealed: Embeddings, most: int) -> Foreign:
-        """Line 2, second half: all nodes against all others, a block of nodes at a time."""
+        """Line 2, second half: all nodes against all others, a block of nodes at a time; very many by an index."""
         # In an order of its own, so that equally similar nodes are chosen alike whatever the order of the clients.
         rows = revealed.select(sorted(revealed.ids)).rows
         hidden, lengths = rows.values, rows.ptr.diff()
@@ -165,12 +166,16 @@ class Expanding(ModelAveraging[C, X], Generic[C, X]):
         unit = F.normalize(hidden, dim=1)
         means, counts = torch.zeros_like(hidden), hidden.new_zeros(hidden.shape[0])
         nodes = torch.arange(hidden.shape[0], device=hidden.device)
+        indexed = of_others(unit, owner, most) if nodes.numel() >= APPROXIMATE_FROM else None
         for block in torch.split(nodes, max(1, COSINES_AT_A_TIME // max(1, nodes.numel()))):
-            cosine = (unit[block] @ unit.T).masked_fill_(owner[block].unsqueeze(1) == owner, -2.0)
-            best = cosine.topk(min(most, nodes.numel()), dim=1)
-            near = (best.values > self.threshold).to(hidden.dtype)
+            if indexed is None:
+                cosine = (unit[block] @ unit.T).masked_fill_(owner[block].unsqueeze(1) == owner, -2.0)
+                best, place = cosine.topk(min(most, nodes.numel()), dim=1)
+            else:
+                best, place = (part[block] for part in indexed)
+            near = (best > self.threshold).to(hidden.dtype)
             counts[block] = near.sum(1)
-            total = torch.einsum("bm,bmh->bh", near, hidden[best.indices])
+            total = torch.einsum("bm,bmh->bh", near, hidden[place])
             means[block] = total / counts[block].clamp_min(1).unsqueeze(1)
         found = Foreign(tuple(sorted(revealed.ids)), Rows(means, rows.ptr), Rows(counts, rows.ptr))
         return found.select(revealed.ids)

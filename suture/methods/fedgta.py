@@ -43,6 +43,9 @@ from suture.methods.averaging import Averaging, Kept, Server, Trained, Up
 from suture.methods.personal import NEWCOMER, heard, looked_up
 from suture.settings import Cosine, Count, Share
 
+PAIRS_AT_A_TIME = 1 << 17
+"""Pairs of clients that are compared at once."""
+
 
 @dataclass(frozen=True)
 class Told(Up):
@@ -112,7 +115,9 @@ class FedGta(Averaging[Server, Kept, Model, Told]):
 
     def combine(self, server: Server, handed: Model, up: Told, cohort: Cohort) -> Server:
         """Line 4."""
-        alike_KK = F.cosine_similarity(up.mixed.unsqueeze(1), up.mixed.unsqueeze(0), dim=2)
+        # Some clients at a time: of all at once every pair would have a copy of its moments.
+        rows = torch.split(up.mixed, max(1, PAIRS_AT_A_TIME // len(up.ids)))
+        alike_KK = torch.cat([F.cosine_similarity(some.unsqueeze(1), up.mixed.unsqueeze(0), dim=2) for some in rows])
         # A client is like itself, whatever rounding says; and somebody must weigh something.
         chosen_KK = (alike_KK >= self.threshold).fill_diagonal_(True)
         share_KK = chosen_KK * up.weight.double().clamp_min(1e-12)

@@ -121,9 +121,9 @@ class GraphLearner:
                 r = self._activated(r)
         return r if isinstance(r, Tensor) else r.dense()
 
-    def links(self, r_NF: Tensor, segments: Segments) -> Links:
-        """The k nearest of each node inside its client."""
-        return neighbours(r_NF, self.k, segments, self.similarity, self.index)
+    def links(self, r_NF: Tensor, segments: Segments, before: Links | None = None) -> Links:
+        """The k nearest of each node inside its client; `before` are those of an earlier search, if there was one."""
+        return neighbours(r_NF, self.k, segments, self.similarity, self.index, before)
 
     def process(self, r_NF: Tensor, links: Links) -> LearnedGraph:
         """The adjacency A* of kept pairs."""

@@ -1,7 +1,9 @@
 """Each node's k most similar nodes, found without ever holding all N x N similarities.
 
 `exact` compares block by block: memory is one block, time grows with N^2. `approximate` asks a faiss index that looks only
-into the cells of space near a node; `neighbours` takes it from `APPROXIMATE_FROM` nodes on. Which pairs are kept has no
+into the cells of space near a node, which grows with N^1.5; `neighbours` takes it from `APPROXIMATE_FROM` nodes on. Where
+pairs are searched again after points have moved a little, the pairs of before are the index: `updated` looks among the
+neighbours of neighbours only (NN-descent: Dong, Moses and Li, WWW 2011), which grows with N. Which pairs are kept has no
 gradient; their similarities have (`similarities`). Legend: N nodes of all clients, H width, M kept pairs.
 """
 
@@ -14,8 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from suture.core.kernels import Differentiable, Segments, SparseMatrix, products_at
@@ -30,7 +34,12 @@ APPROXIMATE_FROM = 50_000
 BLOCK_ENTRIES = 1 << 24
 """Similarities held at once: 64 MB."""
 CELLS_SEEN = 0.05
-"""Share of the cells of space in which `approximate` looks for neighbours."""
+"""Share of the cells of space in which `approximate` looks for neighbours, of at most `MOST_CELLS`."""
+MOST_CELLS = 32
+SPARE = 4
+"""`of_others` looks at so many times as many nodes as are wanted, since some are the owner's own."""
+AMONG = 16
+"""`updated` looks among so many neighbours of so many neighbours."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,13 @@ class Links:
         """The same, and every node has chosen itself."""
         loops = torch.arange(self.nodes, device=self.node.device)
         return Links(torch.cat([self.node, loops]), torch.cat([self.neighbour, loops]), self.nodes)
+
+    def listed(self, first: int, last: int, k: int) -> Tensor | None:
+        """What the nodes from `first` on and before `last` have chosen, counted from `first`, [N, k]; None if not k each."""
+        mine = (self.node >= first) & (self.node < last)
+        if self.nodes < last or not bool((torch.bincount(self.node[mine] - first, minlength=last - first) == k).all()):
+            return None
+        return (self.neighbour[mine] - first).view(-1, k)
 
     @cached_property
     def one_way(self) -> SparseMatrix:
@@ -63,8 +79,18 @@ class Links:
         return SparseMatrix.from_coo(row, col, torch.cat([number, number]), (self.nodes, self.nodes))
 
 
-def neighbours(h_NH: Tensor, k: int, segments: Segments, similarity: Similarity = "cosine", index: Index = "auto") -> Links:
-    """The k most similar other nodes of each node, among the nodes of its client (all of them, if they are fewer)."""
+def neighbours(
+    h_NH: Tensor,
+    k: int,
+    segments: Segments,
+    similarity: Similarity = "cosine",
+    index: Index = "auto",
+    before: Links | None = None,
+) -> Links:
+    """The k most similar other nodes of each node, among the nodes of its client (all of them, if they are fewer).
+
+    `before` are those of before the points moved, if there are any: a start for clients too large for an exact search.
+    """
     if k < 1:
         raise ConfigError(f"a node needs at least one neighbour, got k = {k}")
     if similarity not in get_args(Similarity):
@@ -79,9 +105,13 @@ def neighbours(h_NH: Tensor, k: int, segments: Segments, similarity: Similarity 
             if size < 2:
                 continue
             large = index == "approximate" or (index == "auto" and size >= APPROXIMATE_FROM)
-            search = approximate if large else exact
+            old_Nk = before.listed(first, last, k) if large and before is not None else None
+            if old_Nk is not None:
+                near_Nk = updated(h_NH[first:last].detach(), old_Nk, similarity)
+            else:
+                near_Nk = (approximate if large else exact)(h_NH[first:last].detach(), min(k, size - 1), similarity)
             # In the order of nodes, because that of similarities hangs on their last digit.
-            near_Nk = search(h_NH[first:last].detach(), min(k, size - 1), similarity).sort(1).values
+            near_Nk = near_Nk.sort(1).values
             node = torch.arange(first, last, device=h_NH.device).repeat_interleave(near_Nk.shape[1])
             real = near_Nk.flatten() >= 0
             found.append(node[real])
@@ -111,27 +141,79 @@ def approximate(h_NH: Tensor, k: int, similarity: Similarity) -> Tensor:
 
     Where these hold fewer than k others, the row ends with -1.
     """
-    if importlib.util.find_spec("faiss") is None:
-        raise ConfigError(
-            f"{h_NH.shape[0]} nodes need an approximate index: install suture-fl[index], or set index to exact and wait"
-        )
+    _require_faiss(h_NH.shape[0])
     import faiss
 
     nodes = h_NH.shape[0]
     points = (F.normalize(h_NH) if similarity == "cosine" else h_NH).float().cpu().contiguous().numpy()
     metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
-    cells = max(1, min(round(math.sqrt(nodes)), nodes // 39))  # k-means wants 39 points a cell
-    flat = faiss.IndexFlat(points.shape[1], metric)
-    index = faiss.IndexIVFFlat(flat, points.shape[1], cells, metric)
-    index.train(points)
-    index.add(points)
-    index.nprobe = max(8, round(CELLS_SEEN * cells))
-    _, found = index.search(points, k + 1)
-    near = torch.from_numpy(found)
+    near = torch.from_numpy(_searched(points, metric, k + 1)[1])
     # A node finds itself, usually first; where it does not, the last one found is one too many.
     itself = near == torch.arange(nodes).unsqueeze(1)
     itself[:, -1] |= ~itself.any(1)
     return near[~itself].view(nodes, k).to(h_NH.device)
+
+
+def _require_faiss(nodes: int) -> None:
+    if importlib.util.find_spec("faiss") is None:
+        raise ConfigError(
+            f"{nodes} nodes need an approximate index: install suture-fl[index], or set index to exact and wait"
+        )
+
+
+def _searched(points: NDArray[np.float32], metric: int, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """(similarities or distances, places) of the k nearest points to each, itself among them, [N, k] each."""
+    import faiss
+
+    nodes, width = points.shape
+    cells = max(1, min(round(math.sqrt(nodes)), nodes // 39))  # k-means wants 39 points a cell
+    flat = faiss.IndexFlat(width, metric)
+    index = faiss.IndexIVFFlat(flat, width, cells, metric)
+    index.cp.niter, index.cp.max_points_per_centroid = 10, 64
+    index.train(points)
+    index.add(points)
+    index.nprobe = max(8, min(MOST_CELLS, round(CELLS_SEEN * cells)))
+    found: tuple[NDArray[np.float32], NDArray[np.int64]] = index.search(points, k)
+    return found
+
+
+def updated(h_NH: Tensor, old_Nk: Tensor, similarity: Similarity) -> Tensor:
+    """The k nearest of each row among its k nearest of before and their nearest of before, int64 [N, k]."""
+    nodes, k = old_Nk.shape
+    left, right, offset = _as_products(h_NH, similarity)
+    near, few = torch.empty_like(old_Nk), min(k, AMONG)
+    block = max(1, BLOCK_ENTRIES // ((k + few * few) * h_NH.shape[1]))
+    for rows in torch.split(torch.arange(nodes, device=h_NH.device), block):
+        # Which ones of k are taken changes from row to row, so that none is left out by all.
+        turn = (torch.arange(few, device=rows.device) + rows.unsqueeze(1)) % k
+        through = old_Nk[rows].gather(1, turn)
+        beyond = old_Nk[through].gather(2, turn.unsqueeze(1).expand(-1, few, -1))
+        listed = torch.cat([old_Nk[rows], beyond.flatten(1)], 1).sort(1).values
+        score = torch.bmm(right[listed], left[rows].unsqueeze(2)).squeeze(2)
+        if offset is not None:
+            score -= offset[listed]
+        twice = torch.zeros_like(listed, dtype=torch.bool)
+        twice[:, 1:] = listed[:, 1:] == listed[:, :-1]
+        score.masked_fill_(twice | (listed == rows.unsqueeze(1)), -math.inf)
+        near[rows] = listed.gather(1, score.topk(k, 1).indices)
+    return near
+
+
+def of_others(unit_NH: Tensor, owner_N: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(cosine, place) of nodes of other owners near to each, nearest first, by the approximate index, [N, k]; -2: none.
+
+    Of `SPARE` times as many nodes that are near those of other owners are taken.
+    """
+    _require_faiss(unit_NH.shape[0])
+    import faiss
+
+    wanted = min(unit_NH.shape[0], SPARE * (k + 1))
+    points = unit_NH.float().cpu().contiguous().numpy()
+    cosine, place = (torch.from_numpy(found) for found in _searched(points, faiss.METRIC_INNER_PRODUCT, wanted))
+    cosine, place = cosine.to(unit_NH.device), place.clamp_min(0).to(unit_NH.device)
+    cosine = cosine.masked_fill((owner_N[place] == owner_N.unsqueeze(1)) | (cosine < -1.5), -2.0)
+    best = cosine.topk(min(k, wanted), 1)
+    return best.values, place.gather(1, best.indices)
 
 
 def similarities(h_NH: Tensor, links: Links, similarity: Similarity) -> Tensor:

@@ -109,10 +109,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _without_shared_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Records may share tensors (a client's kept model is the one it sent, or a part of a table of them).
-
-    The file format wants each its own memory.
-    """
+    """Records may share memory (a client's model is the one it sent, or rows of the server's); the format forbids it."""
     seen: set[int] = set()
     out = {}
     for name, tensor in tensors.items():

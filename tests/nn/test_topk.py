@@ -124,3 +124,43 @@ def test_without_faiss_a_large_graph_says_what_to_do(monkeypatch: pytest.MonkeyP
 def test_bad_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SutureError):
         neighbours(points(5), segments=Segments(torch.tensor([0, 5])), **wrong)  # type: ignore[arg-type]
+
+
+@SIMILARITIES
+def test_pairs_of_before_find_nearly_all_after_points_have_moved(similarity: Similarity) -> None:
+    centre = 3 * points(30, 16, seed=1)
+    h = centre[torch.arange(3000) % 30] + points(3000, 16, seed=2)
+    moved = h + 0.2 * points(3000, 16, seed=3)
+    old, true = exact(h, 10, similarity), exact(moved, 10, similarity)
+    found = topk.updated(moved, old, similarity)
+
+    def share(these: torch.Tensor) -> float:
+        return float((these.unsqueeze(2) == true.unsqueeze(1)).any(2).float().mean())
+
+    assert not bool((found == torch.arange(3000).unsqueeze(1)).any())
+    assert all(len(set(row)) == 10 for row in found[:200].tolist())
+    assert share(found) > 0.93 and share(found) > share(old) + 0.05
+
+
+@pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="needs suture-fl[index]")
+def test_a_second_search_starts_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    h, segments = points(400, 8), Segments(torch.tensor([0, 150, 400]))
+    first = neighbours(h, 5, segments, index="approximate")
+    monkeypatch.setattr(topk, "approximate", lambda *given: pytest.fail("searched from nothing"))
+    again = neighbours(h, 5, segments, index="approximate", before=first)
+    assert torch.equal(again.node, first.node)
+    assert float((again.neighbour == first.neighbour).float().mean()) > 0.8  # and what differs is nearer
+    one, other = (similarities(h, links, "cosine").mean() for links in (first, again))
+    assert float(other) >= float(one)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="needs suture-fl[index]")
+def test_nodes_of_other_owners_by_the_index() -> None:
+    centre = 3 * points(20, 16, seed=1)
+    unit = torch.nn.functional.normalize(centre[torch.arange(2000) % 20] + points(2000, 16, seed=2))
+    owner = torch.arange(2000) // 20  # a hundred owners, each with a node of every cluster
+    cosine, place = topk.of_others(unit, owner, 5)
+    assert bool((owner[place] != owner.unsqueeze(1)).all())
+    true = (unit @ unit.T).masked_fill(owner.unsqueeze(1) == owner, -2.0).topk(5, 1)
+    assert float((place.unsqueeze(2) == true.indices.unsqueeze(1)).any(2).float().mean()) > 0.9
+    torch.testing.assert_close(cosine, (unit.unsqueeze(1) * unit[place]).sum(2), rtol=1e-4, atol=1e-5)

@@ -35,6 +35,7 @@ What the paper leaves open, and what we do (v: by validation accuracy on Cora, o
   round, F learns to do without z, as it must on the uncut graph. r is not stated (v).
 - Validation and client tests: a client's own graph is mended, with all n~_v embeddings.
 - Line 5 is done before line 6 (as FedSage's algorithm 1); the local F of L^c is thrown away.
+- Line 2 with more than `partners` + 1 clients: inside random groups. The sum over j in (3.1) is then one over the group.
 - h = 0.5, K = 2, beta = 1, and C, d_z by data set: as printed. L = 0 is FedSage+ (`fedsage_plus`).
 
 Privacy: what leaves a client is its C prototypes and the weights of F in every round. Theorem 3.1 promises edge-LDP for
@@ -76,11 +77,9 @@ from suture.methods.feddep.objective import CLASSIFIER, Objective, Targets
 from suture.methods.feddep.prototypes import (
     OthersPrototypes,
     Prototypes,
-    for_everybody_else,
-    noisy,
-    told_centres,
+    among_groups,
+    careful,
     trained_embeddings,
-    without_small,
 )
 from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
 from suture.nn.backbones import Sage
@@ -125,6 +124,8 @@ class FedDep(ModelAveraging[Server, Generating]):
     """Share of its edges that a client draws, once; all that it sends is computed from these."""
     smallest: Count = 5
     """Fewest nodes of a prototype; smaller clusters join the nearest, and a client with fewer nodes has no prototype."""
+    partners: Whole = 32
+    """Others whose prototypes a client hears of: of more clients, those in its random group; 0: all, as printed."""
     prototype_sigma: NonNegative = 0.0
     """Gaussian noise on prototypes, as a multiple of what replacing one node's embedding can change in a mean; 0: none."""
     sigma: Positive = 2.0
@@ -247,7 +248,9 @@ class FedDep(ModelAveraging[Server, Generating]):
 
     def exchange_prototypes(self, server: Server, cohort: Cohort) -> Server:
         """Lines 1 and 2."""
-        cohort.ask(self.remember, for_everybody_else(cohort.ask(self.prototype, Nothing(cohort.ids))))
+        told = cohort.ask(self.prototype, Nothing(cohort.ids))
+        groups = cohort.groups(self.partners + 1 if self.partners else len(cohort.ids))
+        cohort.ask(self.remember, among_groups(told, [group.ids for group in groups]))
         return server
 
     @step_if(lambda self: self.dgen and self.proto)
@@ -265,12 +268,8 @@ class FedDep(ModelAveraging[Server, Generating]):
         self, z_ND: Tensor, centres: Tensor, cluster: Tensor, segments: Segments, rng: Streams
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Line 1, of k-means' clusters: (centres, cluster of each node, what is told of the centres)."""
-        if self.as_published:
-            return centres, cluster, centres
-        centres, cluster = without_small(z_ND, centres, cluster, segments, self.smallest)
-        told = told_centres(centres, segments, self.smallest)
-        told = noisy(told, cluster, segments, self.smallest, self.prototype_sigma, rng.fork("prototypes"))
-        return centres, cluster, told
+        rng, sigma = rng.fork("prototypes"), self.prototype_sigma
+        return careful(z_ND, centres, cluster, segments, 0 if self.as_published else self.smallest, sigma, rng)
 
     def embeddings(self, clients: Clients[Generating]) -> Tensor:
         """Line 1: z_v of every node, [N, D]."""

@@ -7,6 +7,7 @@ Legend: K clients, M of them in all, N nodes, D width of an embedding, C cluster
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -35,17 +36,38 @@ class Prototypes(Message):
 
 @dataclass(frozen=True)
 class OthersPrototypes(Message):
-    """Line 2, server to client: the prototypes of all other clients [K, M - 1, C, D]."""
+    """Line 2, server to client: the prototypes of all other clients, or of those in its group, [K, M - 1, C, D]."""
 
     centres: Annotated[Tensor, Kind.PROTOTYPES]
 
 
-def for_everybody_else(told: Prototypes) -> OthersPrototypes:
-    """Line 2, in the order of the clients' names."""
+def for_everybody_else(told: Prototypes, most: int | None = None) -> OthersPrototypes:
+    """Line 2, in the order of the clients' names; zeros, as of a client that tells nothing, up to `most` others."""
     order = sorted(told.ids)
     others = [[j for j, name in enumerate(order) if name != own] for own in told.ids]
     index = torch.tensor(others, dtype=torch.int64, device=told.centres.device).view(len(order), len(order) - 1)
-    return OthersPrototypes(told.ids, told.select(order).centres[index])
+    found = told.select(order).centres[index]
+    absent = 0 if most is None else max(0, most - found.shape[1])
+    return OthersPrototypes(told.ids, F.pad(found, (0, 0, 0, 0, 0, absent)))
+
+
+def among_groups(told: Prototypes, groups: Sequence[Sequence[str]]) -> OthersPrototypes:
+    """Line 2 inside each group of clients; whoever's group is smaller than others hears zeros in the last places."""
+    known = frozenset(told.ids)
+    parts = [told.select([name for name in group if name in known]) for group in groups]
+    most = max(len(part.ids) for part in parts) - 1
+    return OthersPrototypes.concat([for_everybody_else(part, most) for part in parts]).select(told.ids)
+
+
+def careful(
+    z_ND: Tensor, centres: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Line 1, of k-means' clusters: (centres, cluster of each node, what is told); as they are if `smallest` is 0."""
+    if not smallest:
+        return centres, cluster, centres
+    centres, cluster = without_small(z_ND, centres, cluster, segments, smallest)
+    told = told_centres(centres, segments, smallest)
+    return centres, cluster, noisy(told, cluster, segments, smallest, sigma, rng)
 
 
 def without_small(

@@ -164,7 +164,7 @@ class FedGgr(AnchoredRounds):
 
     def search(self, server: GraphServer) -> Tensor:
         """Line 2: who is whose neighbour, [1, 2, M]."""
-        return self.server_graph.search(server.own, everybodys(server.codes))
+        return self.server_graph.search(server.own, everybodys(server.codes), server.links)
 
     def global_embeddings(self, server: GraphServer, own: Tree, rng: Streams | None = None) -> Tensor:
         """Line 2: Z [N, G], clients in the order of their names; with `rng`, dropout is on."""

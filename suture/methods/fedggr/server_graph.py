@@ -36,11 +36,12 @@ class ServerGraph:
         gcn = linear_init("gcn1", self.learner.width, hidden, rng) | linear_init("gcn2", hidden, width, rng)
         return self.learner.init() | gcn
 
-    def search(self, own: Tree, codes_NP: Tensor) -> Tensor:
-        """The neighbours of equation (6), [1, 2, M]."""
+    def search(self, own: Tree, codes_NP: Tensor, known: Tensor | None = None) -> Tensor:
+        """The neighbours of equation (6), [1, 2, M]; `known` are those of the last search, where there was one."""
+        before = None if known is None or known.shape[2] == 0 else Links(known[0, 0], known[0, 1], codes_NP.shape[0])
         with torch.no_grad():
             segments = _one_piece(codes_NP)
-            links = self.learner.links(self.learner.generate(own, codes_NP, segments), segments)
+            links = self.learner.links(self.learner.generate(own, codes_NP, segments), segments, before)
         return torch.stack([links.node, links.neighbour]).unsqueeze(0)
 
     def embeddings(self, own: Tree, codes_NP: Tensor, links: Tensor, rng: Streams | None = None) -> Tensor:

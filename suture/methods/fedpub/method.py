@@ -44,7 +44,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -52,18 +52,22 @@ from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
 from suture.core.streams import Streams
-from suture.core.tree import Tree, mix
+from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import Averaging, Kept, Trained
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, shrunk, weights_of
+from suture.methods.fedpub.mixing import mixed, nearest_only, row_blocks
 from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
-from suture.settings import Cosine, Count, NonNegative, Search, Share
+from suture.settings import Cosine, Count, NonNegative, Search, Share, Whole
 from suture.training.batches import Batch
 from suture.training.optimisers import in_round
 from suture.training.shared import taken, told
+
+DRAWN = 500
+"""With more clients than this a round's K x K matrices are not kept for pictures, which could not show them."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Heard(Record):
 class Federation(Heard):
     """What the server last got from everybody: personal rows (`suture.methods.personal`).
 
-    Row i of `weights` [K, K] is what client i is sent of everybody's model: alpha of equation (3).
+    Row i of `weights` float32 [K, K] is what client i is sent of everybody's model: alpha of equation (3).
     """
 
     weights: Tensor
@@ -95,16 +99,24 @@ class Federation(Heard):
     @staticmethod
     def of(known: Heard, alpha: Tensor) -> Federation:
         """Newcomers get the initial model, and nobody else gets any of it."""
-        weights = torch.nn.functional.pad(alpha, (1, 0, 1, 0))
+        weights = torch.nn.functional.pad(alpha.float(), (1, 0, 1, 0))
         weights[0, 0] = 1
         return Federation(known.ids, known.params, known.support, known.signature, weights, moments=known.moments)
 
     def personal(self, ids: Sequence[str]) -> Heard:
-        """theta_bar_i of these clients."""
-        rows = positions(self, ids)
-        mixed = mix({"params": self.params}, self.weights[rows])["params"]
-        moments = mix(self.moments, self.weights[rows])
-        return Heard(tuple(ids), mixed, self.support.select(rows), self.signature[rows], moments=moments)
+        """theta_bar_i of these clients; those asked for last are kept: what is tested is handed out next."""
+        asked, last = tuple(ids), self._last
+        if asked not in last:
+            rows = positions(self, asked)
+            params = mixed({"params": self.params}, self.weights, rows)["params"]
+            moments = mixed(self.moments, self.weights, rows)
+            last.clear()
+            last[asked] = Heard(asked, params, self.support.select(rows), self.signature[rows], moments=moments)
+        return last[asked]
+
+    @cached_property
+    def _last(self) -> dict[tuple[str, ...], Heard]:
+        return {}
 
     def after(self, news: Heard) -> Heard:
         """What is known when these clients have been heard."""
@@ -166,6 +178,8 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     """Compare models by outputs, weights, their change in the round, or label counts, which LEAKS them; or not at all."""
     community: Cosine = -1.0
     """Average only models with a similarity above this (Table 11: 0.5); -1 averages all, 1 makes everybody train alone."""
+    neighbours: Whole = 0
+    """Average only so many others, the most similar ones, and the client's own; 0: all. Thousands of clients need it."""
     proxy: Literal["sbm", "erdos-renyi", "single-node", "own-features"] = "sbm"
     """The random graph models are compared on; own-features LEAKS an embedding of every client's own features."""
     proxy_blocks: Count = 5
@@ -198,7 +212,7 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         """Line 1: nobody is known yet."""
         params = self.initial_params(task)
         row = layout_of(params).join(params)
-        return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1, dtype=torch.float64))
+        return Federation((NEWCOMER,), row, everything(1), torch.zeros(1, 0), torch.ones(1, 1))
 
     def combine(self, server: Federation, handed: SparseModel, up: Up, cohort: Cohort) -> Federation:
         """Lines 3 and 4."""
@@ -211,12 +225,22 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         theta_KP = restored(up, server.params.shape[1], start_KP)
         signature = self.signature(up, theta_KP, start_KP)
         known = server.after(Heard(up.ids, theta_KP, up.support, signature, moments=up.moments))
-        similarity = self.similarities(known.signature[1:])
-        alpha = self.alpha(similarity)
         cohort.report(loss=float(up.loss.mean()), sent_share=up.values.values.numel() / theta_KP.numel())
-        known_ids = known.ids[1:]
+        known_ids, signature = known.ids[1:], known.signature[1:]
+        if len(cohort.ids) > DRAWN:
+            return Federation.of(known, self.weights(signature))
+        similarity = self.similarities(signature)
+        alpha = self.alpha(similarity)
         cohort.keep(similarity=placed(similarity, known_ids, cohort.ids), weights=placed(alpha, known_ids, cohort.ids))
         return Federation.of(known, alpha)
+
+    def weights(self, signature_KD: Tensor) -> Tensor:
+        """Lines 3 and 4: alpha, float32 [K, K], some rows at a time."""
+        clients = signature_KD.shape[0]
+        alpha = signature_KD.new_empty(clients, clients, dtype=torch.float32)
+        for block in row_blocks(clients, clients):
+            alpha[block] = self.alpha(self.similarities(signature_KD, block), block.start).float()
+        return alpha
 
     def signature(self, up: Up, theta_KP: Tensor, start_KP: Callable[[], Tensor]) -> Tensor:
         """What clients are compared by, [K, D]: h of line 6, or a variant's."""
@@ -224,20 +248,22 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
             return theta_KP
         return theta_KP - start_KP() if self.similarity == "gradients" else up.signature
 
-    def similarities(self, signature_KD: Tensor) -> Tensor:
-        """S(i, j) of line 3, float64 [K, K]."""
+    def similarities(self, signature_KD: Tensor, rows: slice = slice(None)) -> Tensor:
+        """S(i, j) of line 3 for these i, float64 [R, K]."""
         if self.similarity == "labels":
-            return label_similarity(signature_KD)
+            return label_similarity(signature_KD, rows)
         unit = torch.nn.functional.normalize(signature_KD.double(), dim=1)
-        return (unit @ unit.T).clamp(-1, 1)
+        return (unit[rows] @ unit.T).clamp(-1, 1)
 
-    def alpha(self, similarity_KK: Tensor) -> Tensor:
-        """Equation (3), over those similar enough; everybody is similar to itself."""
-        scores = self.tau * similarity_KK
+    def alpha(self, similarity_RK: Tensor, first: int = 0) -> Tensor:
+        """Equation (3), over those similar enough; client `first` + r, row r's own, is similar to itself."""
+        scores = self.tau * similarity_RK
         if self.community > -1:
-            strangers = (similarity_KK <= self.community).fill_diagonal_(False)
+            itself = torch.arange(scores.shape[0], device=scores.device)
+            strangers = similarity_RK <= self.community
+            strangers[itself, itself + first] = False
             scores = scores.masked_fill(strangers, float("-inf"))
-        return torch.softmax(scores, 1)
+        return torch.softmax(nearest_only(scores, first, self.neighbours), 1)
 
     def hand_out(self, server: Federation, ids: Sequence[str]) -> SparseModel:
         """theta_bar_i for everybody."""
@@ -326,12 +352,12 @@ def layout_of(params: Tree) -> RowLayout:
     return RowLayout.of(weights_of(params), masks_of(params))
 
 
-def label_similarity(counts_KC: Tensor) -> Tensor:
-    """One minus the Jensen-Shannon distance (base 2) of label distributions, float64 [K, K]."""
+def label_similarity(counts_KC: Tensor, rows: slice = slice(None)) -> Tensor:
+    """One minus the Jensen-Shannon distance (base 2) of label distributions, of these clients to all, float64 [R, K]."""
     share = counts_KC.double() / counts_KC.sum(1, keepdim=True).clamp_min(1)
-    middle = (share.unsqueeze(1) + share) / 2
+    middle = (share[rows].unsqueeze(1) + share) / 2
     entropy, joint = (-torch.xlogy(p, p).sum(-1) / math.log(2) for p in (share, middle))
-    return 1 - (joint - (entropy.unsqueeze(1) + entropy) / 2).clamp_min(0).sqrt()
+    return 1 - (joint - (entropy[rows].unsqueeze(1) + entropy) / 2).clamp_min(0).sqrt()
 
 
 def placed(matrix_RR: Tensor, ids: Sequence[str], everyone: Sequence[str]) -> Tensor:
