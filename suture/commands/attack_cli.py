@@ -10,13 +10,15 @@ import typer
 from suture.commands import options as opt
 from suture.commands.registering import command
 
-Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run that was trained with --record")]
+Run = Annotated[
+    Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run or comparison trained with --record")
+]
 MethodName = Annotated[str | None, typer.Option(metavar="NAME", help="Train, record and attack this method")]
 Attacks = Annotated[str | None, typer.Option("--attack", metavar="A,B", help="Only these attacks  [default: all]")]
 Views = Annotated[
     str | None, typer.Option("--view", metavar="V,W", help="server, owner, others (all but the victim)  [default: all]")
 ]
-Minutes = Annotated[float, typer.Option(metavar="M", help="Time for all attacks together")]
+Minutes = Annotated[float, typer.Option(metavar="M", help="Time for all attacks on a run together")]
 Jobs = Annotated[
     int,
     typer.Option(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from rich.text import Text
 
 from suture import api
 from suture.attacks import trials
@@ -17,8 +18,9 @@ from suture.commands.running import RECORDED, STDOUT, check_json_target, supervi
 from suture.commands.telling import Teller, telling
 from suture.core.progress import work as working
 from suture.errors import ConfigError
-from suture.report.attacks import attack_report
-from suture.runs.folder import EMBEDDED, TAPE
+from suture.report.attacks import LEGEND, attack_report, worst_in_words
+from suture.report.console import grid, titled
+from suture.runs.folder import EMBEDDED, TAPE, is_comparison, place_of, read_asked
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,45 @@ class Wish:
 
 
 def on_run(path: Path, wish: Wish, work: Work) -> None:
-    """Attack a recorded run."""
+    """Attack a recorded run, or every recorded run of a comparison."""
     trials.chosen(wish.attacks, wish.views)
     _check(wish, work)
     with telling("attack", work.quiet, work.lines) as told:
         work = use_device(work, told.note)
-        _attack(path, wish, work, told)
+        if is_comparison(path):
+            _attack_all(path, wish, work, told)
+        else:
+            _conclude(path, _attack(path, wish, work, told), wish, work, told)
 
 
-def _attack(path: Path, wish: Wish, work: Work, told: Teller) -> None:
+def _attack_all(path: Path, wish: Wish, work: Work, told: Teller) -> None:
+    """Run after run; of each the attack that tells most."""
+    asked = read_asked(path)
+    runs = [place_of(path, method, seed) for method in asked.methods for seed in asked.seeds]
+    recorded = [run for run in runs if (run / TAPE).exists()]
+    if not recorded:
+        raise ConfigError(f"the messages of {path} were not recorded; train it again with --record")
+    results, table = [], grid("run", "measured attack")
+    for run in recorded:
+        try:
+            found = _attack(run, wish, work, told)
+        except ConfigError as why:
+            told.note(f"left out: {why}")
+            continue
+        results.append({"run": str(run), "findings": [finding.as_json() for finding in found]})
+        table.add_row(run.name, worst_in_words(found))
+    if left := [run.name for run in runs if run not in recorded]:
+        told.note(f"not recorded, and so not attacked: {', '.join(left)}")
+    if work.json is not None:
+        write_results(results, work.json)
+    if work.json != STDOUT:
+        told.result({"runs": results}, titled(f"{path}, {_what(wish)}", table), Text(LEGEND))
+    if not work.lines and not wish.control:
+        told.note(f"kept in the runs; beside what was sent: suture privacy {path}")
+
+
+def _attack(path: Path, wish: Wish, work: Work, told: Teller) -> list[Finding]:
+    """What is found, in order, and kept beside the run."""
     pairs = trials.chosen(wish.attacks, wish.views)
     with told.watching():
         scene = Scene.read(path, work.data_root, noise=wish.control)
@@ -66,7 +98,7 @@ def _attack(path: Path, wish: Wish, work: Work, told: Teller) -> None:
     found = trials.in_order(found)
     if not wish.control:
         trials.keep(path, found)
-    _conclude(path, found, wish, work, told)
+    return found
 
 
 def on_request(request: Request, wish: Wish, work: Work) -> None:
@@ -80,7 +112,7 @@ def on_request(request: Request, wish: Wish, work: Work) -> None:
         told.note(RECORDED.format(tape=TAPE, out=out))
         with supervised(out, made, replace(work, record=True, jobs=1), EMBEDDED, told) as options:
             api.run_plan(made, manifest=request.manifest, out=out, options=options)
-        _attack(out, wish, work, told)
+        _conclude(out, _attack(out, wish, work, told), wish, work, told)
 
 
 def _check(wish: Wish, work: Work) -> None:
@@ -94,7 +126,10 @@ def _conclude(path: Path, found: Sequence[Finding], wish: Wish, work: Work, told
     if work.json is not None:
         write_results(results, work.json)
     if work.json != STDOUT:
-        what = "noise in the place of messages: a control" if wish.control else "what messages tell"
-        told.result({"run": str(path), "findings": results}, attack_report(found, f"{path}, {what}"))
+        told.result({"run": str(path), "findings": results}, attack_report(found, f"{path}, {_what(wish)}"))
     if not work.lines and not wish.control:
         told.note(f"kept in {path}; beside what was sent: suture privacy {path}")
+
+
+def _what(wish: Wish) -> str:
+    return "noise in the place of messages: a control" if wish.control else "what messages tell"

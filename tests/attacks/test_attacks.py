@@ -274,6 +274,37 @@ def test_attacks_side_by_side_find_what_one_after_the_other_find(tmp_path: Path,
     assert len([one for one in one_by_one if one["measured"]]) >= 4
 
 
+def test_every_run_of_a_comparison_is_attacked_and_stands_beside_what_it_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine"
+    asked = [
+        "--dataset",
+        "csbm:nodes=120,features=40,degree=3",
+        "--clients",
+        "3",
+        "--set",
+        "rounds=2",
+        "--out",
+        str(out),
+        "-q",
+    ]
+    assert main(["compare", "--methods", "global,local,fedavg", "--seeds", "0", "--record", *asked]) == 0
+    capsys.readouterr()
+    assert main(["attack", str(out), "--attack", "identity,membership", "--json", "-"]) == 0
+    said = capsys.readouterr()
+    told = {Path(one["run"]).name: one["findings"] for one in json.loads(said.out)}
+    assert set(told) == {"local-seed0", "fedavg-seed0"} and "left out: global trains one client" in said.err
+    assert any(one["measured"] for one in told["fedavg-seed0"])
+    assert main(["privacy", str(out)]) == 0
+    lines = " ".join(capsys.readouterr().out.split())
+    assert "measured attack" in lines and "weights, counts" in lines and lines.count("not attacked") == 2
+    for tape in out.glob("*/messages.tape"):
+        tape.unlink()
+    assert main(["attack", str(out)]) == 2
+    assert "train it again with --record" in capsys.readouterr().err
+
+
 def test_by_the_processors_clock_a_busy_machine_cuts_nothing() -> None:
     """What others compute meanwhile is not counted, and what only the wall's clock could stop is not stopped."""
     wall, processor = Clock.of(0.1), Clock.of(0.1, now=time.process_time)
