@@ -5,7 +5,7 @@
     3  cheap cells before dear ones, by the seconds that their missing runs are expected to take
 
 A cell is brought to its end before the next one is begun: one seed is no result. What a run takes is known from runs of the
-same recipe; else from those of the same method and protocol, by the size of their graphs; else it is guessed by the work.
+same method, protocol and graph; else from those on other graphs, by their sizes; else it is guessed by the work.
 """
 
 from __future__ import annotations
@@ -72,27 +72,19 @@ class _Paces:
     """How long runs took."""
 
     def __init__(self, store: Store) -> None:
-        self._known: dict[tuple[str, str], list[tuple[str, float, float]]] = {}
-        for file in store.files():
-            for kept in file.cells:
-                took = [_seconds(run) for run in kept.runs]
-                if took:
-                    rounds = kept.runs[0].rounds
-                    self._known.setdefault((kept.protocol, kept.method), []).append(
-                        (kept.dataset, float(rounds), statistics.fmean(took))
-                    )
+        self._known: dict[tuple[str, str], list[tuple[str, float]]] = {}
+        for kept in (kept for file in store.files() for kept in file.cells if kept.runs):
+            took = statistics.fmean(_seconds(run) for run in kept.runs)
+            self._known.setdefault((kept.protocol, kept.method), []).append((kept.dataset, took))
 
     def expected(self, recipe: Recipe) -> float:
-        known = self._known.get((recipe.protocol, recipe.method), [])
-        made = recipe.plan()
-        (method,) = made.methods
-        size = _nodes(recipe.dataset)
-        same = [seconds for dataset, _, seconds in known if dataset == recipe.dataset]
-        if same:
-            return statistics.fmean(same)
-        rounds = sum(phase.times for phase in method.plan())
+        """Seconds of one run of it."""
+        known, size = self._known.get((recipe.protocol, recipe.method), []), _nodes(recipe.dataset)
+        same = [seconds for dataset, seconds in known if dataset == recipe.dataset]
         if known:
-            return statistics.fmean(seconds * size / _nodes(dataset) for dataset, _, seconds in known)
+            return statistics.fmean(same or [seconds * size / _nodes(dataset) for dataset, seconds in known])
+        (method,) = recipe.plan().methods
+        rounds = sum(phase.times for phase in method.plan())
         return SECONDS_A_NODE * size * rounds * method.training.local_epochs
 
 

@@ -149,7 +149,7 @@ def _carry_out(order: Sequence[Left], asked: Asked, work: Work, store: Store, to
 
         options = Options(work.data_root, watch=shown, stop=lambda: stopper.asked, jobs=work.at_once)
         try:
-            done = Bench(store, options, asked.budget, _telling(asked, told)).carry_out(order)
+            done = Bench(store, options, asked.budget, _telling(told)).carry_out(order)
         except Halt:
             raise Interrupted("stopped at once; the same command goes on") from None
     for sentence in done.failed:
@@ -160,7 +160,7 @@ def _carry_out(order: Sequence[Left], asked: Asked, work: Work, store: Store, to
         told.note(f"{count(done.left, 'run')} did not fit the budget; the same command goes on with them")
 
 
-def _telling(asked: Asked, told: Teller) -> Callable[[Errand, Run], None]:
+def _telling(told: Teller) -> Callable[[Errand, Run], None]:
     def ended(errand: Errand, run: Run) -> None:
         score = getattr(run, errand.recipe.column)
         told.note(f"{errand.name}: {100 * score:.2f} %, {duration(run.seconds)}")
@@ -178,16 +178,13 @@ def _conclude(
     told: Teller,
 ) -> None:
     judged = {table.name: judge(table, store, here, known[table.name]) for table in tables}
-    texts = [FORMATS[asked.form](beside(table, judged[table.name])) for table in tables]
-    text = "\n".join(texts)
+    text = "\n".join(FORMATS[asked.form](beside(table, judged[table.name])) for table in tables)
     if work.out is not None:
         write_atomically(work.out, text.encode())
         told.note(f"wrote {work.out}")
-    content = {name: [_content(one) for one in some] for name, some in judged.items()}
-    shown = [] if work.out is not None else [Text(text)]
     if told.events is not None:
-        told.result(content)
-    elif shown:
+        told.result({name: [_content(one) for one in some] for name, some in judged.items()})
+    elif work.out is None:
         console.results().out(text, end="")
     if asked.picture is not None:
         _draw(tables, judged, asked.picture, told)
