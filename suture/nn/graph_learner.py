@@ -10,6 +10,7 @@ al., SLAPS, NeurIPS 2021). K clients learn K graphs at once; a server's graph ov
 
 Generators, of `layers` layers with `between` between them:
 - mlp: R W, full weights;
+- activated: the same product with `between` also after the last layer (FedGLS equation 14);
 - mlp-d: R diag(w), after SLAPS: a weight for each feature;
 - attentive: the same product with `between` also after the last layer (Liu et al., SUBLIME, WWW 2022; FedGLS equation 15).
 
@@ -34,7 +35,9 @@ from suture.nn.layers import project
 from suture.nn.topk import Index, Links, Similarity, neighbours, similarities
 from suture.settings import Count
 
-Generator = Literal["mlp", "mlp-d", "attentive"]
+Generator = Literal["mlp", "mlp-d", "attentive", "activated"]
+FULL = ("mlp", "activated")
+"""Generators with a weight for each pair of features."""
 Between = Literal["none", "relu", "tanh"]
 Edges = Literal["relu", "elu", "plain-elu", "none"]
 
@@ -108,7 +111,7 @@ class GraphLearner:
 
     def init(self) -> Tree:
         """The identity: the first learned graph is that of the features' nearest neighbours."""
-        weight = torch.eye(self.width) if self.generator == "mlp" else torch.ones(self.width)
+        weight = torch.eye(self.width) if self.generator in FULL else torch.ones(self.width)
         return {f"generator{layer}.weight": weight.unsqueeze(0).clone() for layer in range(1, self.layers + 1)}
 
     def generate(self, params: Tree, x: Tensor | Features, segments: Segments) -> Tensor:
@@ -116,8 +119,8 @@ class GraphLearner:
         r = x
         for layer in range(1, self.layers + 1):
             weight = params[f"generator{layer}.weight"]
-            r = project(r, weight, segments) if self.generator == "mlp" else _scaled(r, weight, segments)
-            if layer < self.layers or self.generator == "attentive":
+            r = project(r, weight, segments) if self.generator in FULL else _scaled(r, weight, segments)
+            if layer < self.layers or self.generator in ("attentive", "activated"):
                 r = self._activated(r)
         return r if isinstance(r, Tensor) else r.dense()
 

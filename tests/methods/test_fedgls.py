@@ -181,9 +181,10 @@ def test_without_graphless_clients_theta_is_that_of_fedavg(batch_size: int) -> N
     assert torch.equal(found.scores.tensors()["value"], expected.scores.tensors()["value"])
 
 
-def test_a_learner_that_stands_still_keeps_the_graph_of_raw_features(world: World) -> None:
+@pytest.mark.parametrize("kind", ["attentive", "mlp"])
+def test_a_learner_that_stands_still_keeps_the_graph_of_raw_features(world: World, kind: str) -> None:
     """With a rate of zero, theta is what FedAvg makes of the weighted graph of nearest neighbours."""
-    method = gls(learner_lr=0.0)
+    method = gls(learner_lr=0.0, generator=kind)
     omega = tile(parts(method.initial_params(world.task))[2], 4)
     edgeless = Edgeless.of(world.clients)
     completed = edgeless.completed(world.clients, method.learn(edgeless, omega, world.task)[1])
@@ -192,6 +193,22 @@ def test_a_learner_that_stands_still_keeps_the_graph_of_raw_features(world: Worl
     found = run_to_end(method, world.clients, world.task)
     for name, value in expected.server.tensors().items():
         torch.testing.assert_close(found.server.tensors()[name], value)
+
+
+def test_the_perceptron_learns_how_features_belong_together(world: World) -> None:
+    """Equation (14): matrices, whose entries beside the diagonal start at zero and move; those of (15) are vectors."""
+    method = gls(generator="mlp", learner_lr=0.01)
+    omega = parts(method.initial_params(world.task))[2]
+    width = world.task.features
+    assert {tuple(value.shape) for value in omega.values()} == {(1, width, width)}
+    assert all(torch.equal(value[0], torch.eye(width)) for value in omega.values())
+    found = run_to_end(method, world.clients, world.task)
+    ends = [parts(state.params)[2] for state in found.states]  # type: ignore[attr-defined]
+    moved = max(
+        float((value - torch.diag_embed(value.diagonal(0, 1, 2))).abs().max()) for end in ends for value in end.values()
+    )
+    assert moved > 1e-3
+    assert not any("learner" in name for name in found.server.tensors())
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------

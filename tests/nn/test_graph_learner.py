@@ -30,20 +30,22 @@ def dense(graph: object) -> torch.Tensor:
     return graph.matrix.to_dense()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("generator", ["mlp", "mlp-d", "attentive"])
+@pytest.mark.parametrize("generator", ["mlp", "mlp-d", "attentive", "activated"])
 def test_generators_by_hand(generator: str) -> None:
     learner = GraphLearner(4, k=2, generator=generator, between="tanh")  # type: ignore[arg-type]
     params, x = random_params(learner, 2), features()
     out = learner.generate(params, x, SEGMENTS)
     for client, (first, last) in enumerate([(0, 7), (7, 12)]):
         one, two = (params[f"generator{layer}.weight"][client] for layer in (1, 2))
-        if generator != "mlp":
+        if generator not in ("mlp", "activated"):
             one, two = torch.diag(one), torch.diag(two)
         expected = torch.tanh(x[first:last] @ one) @ two
-        torch.testing.assert_close(out[first:last], torch.tanh(expected) if generator == "attentive" else expected)
+        torch.testing.assert_close(
+            out[first:last], torch.tanh(expected) if generator in ("attentive", "activated") else expected
+        )
 
 
-@pytest.mark.parametrize("generator", ["mlp", "mlp-d", "attentive"])
+@pytest.mark.parametrize("generator", ["mlp", "mlp-d", "attentive", "activated"])
 def test_the_identity_reproduces_plain_nearest_neighbours(generator: str) -> None:
     """A fresh learner on non-negative features is kNN: compare with the cosine matrix, sorted."""
     learner = GraphLearner(4, k=3, generator=generator, edges="none")  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ def test_the_processor_on_full_matrices(edges: str) -> None:
     torch.testing.assert_close(graph.times(h), dense(graph) @ h)
 
 
-@pytest.mark.parametrize("generator", ["mlp", "mlp-d", "attentive"])
+@pytest.mark.parametrize("generator", ["mlp", "mlp-d", "attentive", "activated"])
 @pytest.mark.parametrize("similarity", ["cosine", "inner", "euclidean"])
 def test_gradients_reach_generator_and_signal(generator: str, similarity: str) -> None:
     """Finite differences move the generator by little enough that the neighbours stay."""

@@ -16,8 +16,8 @@ h with phi, which needs no edges; both are averaged. A graphless client learns a
            phi_k <- one step on sum_v KL(f_c(z_v; theta_k) || f_c(h_v; theta_k)) over all its nodes v                (11)
       5  return theta_k, phi_k; keep omega_k. Tests of a graphless client use S
 
-    g: two layers r <- relu(r * w) (15), cosine similarity, the `neighbours` nearest and the node itself (16), relu and
-    symmetrise (17), normalise (18)
+    g: two layers r <- relu(r * w) (15), or relu(r W) with `generator = "mlp"` (14); cosine similarity, the `neighbours`
+    nearest and the node itself (16), relu and symmetrise (17), normalise (18)
 
 What the paper leaves open (v: chosen by validation accuracy, see docs/fedgls.md):
 - k of (16) is `neighbours` (v: 5, 10 and 20 are within 0.2 points), beside the node itself, whose similarity is the highest.
@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +62,7 @@ from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
 from suture.methods.fedgls.edgeless import Edgeless
 from suture.nn.backbones import Backbone, Gcn, Mlp
-from suture.nn.graph_learner import GraphLearner, LearnedGraph
+from suture.nn.graph_learner import Generator, GraphLearner, LearnedGraph
 from suture.nn.layers import project
 from suture.nn.topk import Links
 from suture.settings import Count, NonNegative, Positive, Search
@@ -106,7 +106,10 @@ class FedGls(ModelAveraging[Server, KeptGls]):
     temperature: Annotated[Positive, Search(0.1, 1.0)] = 0.2
     """Tau of the contrastive loss."""
     learner_layers: Count = 2
-    """Layers of the attentive encoder."""
+    """Layers of the generator."""
+    generator: Literal["attentive", "mlp"] = "attentive"
+    """What learns the graph: a weight for each feature (15), as in the paper's experiments; or a perceptron (14), whose
+    matrices are as large as the square of the features."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +127,8 @@ class FedGls(ModelAveraging[Server, KeptGls]):
 
     def learner(self, task: Task) -> GraphLearner:
         """The graph learner g."""
-        return GraphLearner(task.features, self.neighbours, "attentive", layers=self.learner_layers)
+        kind: Generator = "attentive" if self.generator == "attentive" else "activated"
+        return GraphLearner(task.features, self.neighbours, kind, layers=self.learner_layers)
 
     def initial_params(self, task: Task) -> Tree:
         """The theta of FedAvg, with phi and omega."""
