@@ -26,7 +26,7 @@ from suture.methods.averaging import Kept
 from suture.methods.fedavg import FedAvg
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, shrunk, weights_of
 from suture.methods.fedpub.method import Federation, FedPub, Up, label_similarity, layout_of, placed
-from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
+from suture.methods.fedpub.proxy_graph import Precision, ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.local import Local
 from suture.privacy.ledger import RunLedger
@@ -740,20 +740,32 @@ def test_the_embedding_is_the_mean_over_the_graphs_nodes(kind: Any, layers: int)
     torch.testing.assert_close(proxy.embed(backbone, params), torch.stack(alone), atol=2e-6, rtol=2e-5)
 
 
-def test_wide_features_keep_three_digits_of_a_cosine() -> None:
+@pytest.mark.parametrize(
+    ("rank", "precision", "tolerance"),
+    [(0, "float32", 1e-6), (0, "bfloat16", 1e-3), (48, "float32", 1e-6), (48, "bfloat16", 1e-3)],
+)
+def test_wide_features_are_multiplied_as_the_plain_graph_would_be(rank: int, precision: Precision, tolerance: float) -> None:
     method = FedPub(model=ModelSettings(hidden=32, head=True))
     task = Task(features=600, classes=3, seed=2)
     backbone = method.backbone(task)
     rng = torch.Generator().manual_seed(0)
     base = weights_of(method.initial_params(task))
     params = {name: value + 0.02 * torch.randn(4, *value.shape[1:], generator=rng) for name, value in base.items()}
-    proxy = proxy_graph(SBM, 4, 600, 2, torch.device("cpu"))
-    first = proxy_graph(SBM, 1, 600, 2, torch.device("cpu")).graph
-    plain = uncut(Data(x=first.x.dense(), edge_index=first.edge_index, y=first.y), torch.zeros(500, dtype=torch.int8))
+    settings = dataclasses.replace(SBM, rank=rank, precision=precision)
+    proxy = proxy_graph(settings, 4, 600, 2, torch.device("cpu"))
+    first = proxy_graph(settings, 1, 600, 2, torch.device("cpu")).graph
+    x = first.x.dense()
+    assert first.x.width == 600 and torch.linalg.matrix_rank(x) == (rank or 500) and abs(float(x.std()) - 1) < 0.02
+    plain = uncut(Data(x=x, edge_index=first.edge_index, y=first.y), torch.zeros(500, dtype=torch.int8))
     exact = torch.stack([backbone.embed({n: v[k : k + 1] for n, v in params.items()}, plain).mean(0) for k in range(4)])
-    torch.testing.assert_close(
-        method.similarities(proxy.embed(backbone, params)), method.similarities(exact), atol=1e-3, rtol=0
-    )
+    found = method.similarities(proxy.embed(backbone, params))
+    torch.testing.assert_close(found, method.similarities(exact), atol=tolerance, rtol=0)
+
+
+def test_what_is_multiplied_does_not_depend_on_the_processor() -> None:
+    """bfloat16 is there for who names it; a processor that could must not decide."""
+    assert proxy_graph(SBM, 2, 600, 2, torch.device("cpu")).graph.x._shared.dtype == torch.float32  # type: ignore[attr-defined]
+    assert FedPub().proxy_precision == "float32" and FedPub().proxy_rank == 0
 
 
 def test_own_features_come_from_the_client_itself(world: World) -> None:

@@ -48,6 +48,7 @@ from functools import cache, cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from suture.core.message import Kind, Message, Model, Nothing, Record, Rows
@@ -58,7 +59,7 @@ from suture.method import Clients, Cohort, Shared, Task
 from suture.methods.averaging import Averaging, Kept, Trained
 from suture.methods.fedpub.masks import MASK, masked_model, masks_of, pruned, shrunk, weights_of
 from suture.methods.fedpub.mixing import mixed, nearest_only, row_blocks
-from suture.methods.fedpub.proxy_graph import ProxySettings, proxy_graph
+from suture.methods.fedpub.proxy_graph import Precision, ProxySettings, proxy_graph
 from suture.methods.fedpub.wire import RowLayout, SparseModel, everything, restored, support_of, thinned
 from suture.methods.personal import NEWCOMER, heard, positions
 from suture.settings import Cosine, Count, NonNegative, Search, Share, Whole
@@ -190,6 +191,10 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     """Chance of a link inside a block."""
     proxy_p_out: Share = 0.01
     """Chance of a link between blocks; 0 in the authors' public code."""
+    proxy_rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of the random graph's features: smaller is faster where they are wide; 0: all are drawn, as in the paper."""
+    proxy_precision: Precision = "float32"
+    """bfloat16: the random graph's first layer in half the time where the processor knows it; three digits remain."""
 
     @property
     def hides_below(self) -> float:
@@ -334,7 +339,8 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
         if self.similarity != "function":
             return torch.zeros(count, 0, device=graph.device)
         kind, blocks, size = self.proxy, self.proxy_blocks, self.proxy_block_size
-        settings = ProxySettings(kind, blocks, size, self.proxy_p_in, self.proxy_p_out)
+        chances = (self.proxy_p_in, self.proxy_p_out)
+        settings = ProxySettings(kind, blocks, size, *chances, self.proxy_rank, self.proxy_precision)
         proxy = proxy_graph(settings, count, task.features, task.seed, graph.device)
         if self.proxy == "own-features":
             proxy = proxy.on_features_of(graph, Streams.of(task.seed, clients.ids, "proxy", device=graph.device))

@@ -1,7 +1,7 @@
 """Random graphs on which models are compared: given the same input, their outputs tell how alike the models are.
 
 Baek et al., Personalized subgraph federated learning (FED-PUB), ICML 2023: section 4.1, appendices B.3 and C.6.
-Legend: K models, N nodes of the random graph, F features, H hidden.
+Legend: K models, N nodes of the random graph, F features, H hidden, R the rank of the features.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch, View
 from suture.nn.backbones import Backbone, Gcn
 
-BRIEF_FROM = 256
-"""Narrower features are cheap, and their products stay exact."""
-
 ProxyKind = Literal["sbm", "erdos-renyi", "single-node", "own-features"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,35 @@ class ProxySettings:
     block_size: int
     p_in: float
     p_out: float
+    rank: int = 0
+    """Of the features; 0: as many as there are, each drawn by itself."""
+    precision: Precision = "float32"
+    """In which they are multiplied."""
 
 
 @dataclass(frozen=True)
 class SharedFeatures(Features):
-    """The same dense features [N, F] for every client, in memory once.
+    """The same dense features [N, F] for every client, in memory once: `matrix`, or that times a `basis` [R, F].
 
-    The first layer on the random graph is the most expensive thing a server does in a round. Where the processor has
-    instructions for it, wide features are multiplied in bfloat16: half the time, and three digits of a cosine remain.
+    The first layer on the random graph is the most expensive thing in a round where features are wide. With a basis it is a
+    small product: R rows and not N meet the weights. In bfloat16 three digits of a cosine remain, for half the time where
+    the processor has instructions for it.
     """
 
+    basis: Tensor | None = None
+    precision: Precision = "float32"
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return self._own.shape[1] if self.basis is None else self.basis.shape[1]
+
     def times(self, weight_KFH: Tensor) -> Tensor:
-        """[K * N, H], as one product with all weights side by side."""
+        """[K * N, H]: with a basis B, X (B W) for each client; else one product with all weights side by side."""
         clients, width, hidden = weight_KFH.shape
+        if self.basis is not None:
+            projected_KRH = torch.matmul(self._shared, weight_KFH.to(self._shared.dtype)).to(weight_KFH.dtype)
+            return torch.matmul(self._own, projected_KRH).reshape(-1, hidden)
         side_by_side = self._shared.new_empty(width, clients, hidden).copy_(weight_KFH.transpose(0, 1))
         out_NKH = (self._shared @ side_by_side.view(width, -1)).view(-1, clients, hidden)
         return out_NKH.transpose(0, 1).reshape(-1, hidden).to(weight_KFH.dtype)
@@ -55,11 +69,12 @@ class SharedFeatures(Features):
     def propagated(self, operator: SparseMatrix) -> Features | None:
         """The operator has the same block for every client."""
         first = torch.arange(self._own.shape[0], device=self._own.device)
-        return SharedFeatures(operator.take_rows(first).times(self._own), self.segments)
+        return replace(self, matrix=operator.take_rows(first).times(self._own))
 
     def dense(self) -> Tensor:
         """[K * N, F], for user modules."""
-        return self._own.repeat(self.segments.clients, 1)
+        own_NF = self._own if self.basis is None else self._own @ self.basis
+        return own_NF.repeat(self.segments.clients, 1)
 
     @property
     def _own(self) -> Tensor:
@@ -67,8 +82,9 @@ class SharedFeatures(Features):
 
     @cached_property
     def _shared(self) -> Tensor:
-        capable = self._own.device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
-        return self._own.to(torch.bfloat16) if capable and self.width >= BRIEF_FROM else self._own
+        """What meets the weights, in the precision it does so."""
+        wide = self._own if self.basis is None else self.basis
+        return wide.to(torch.bfloat16) if self.precision == "bfloat16" else wide
 
 
 @dataclass(frozen=True)
@@ -114,19 +130,21 @@ class ProxyGraph:
 # A pure function of its arguments: remembering spares drawing and propagating the same features every round.
 @functools.lru_cache(maxsize=2)
 def proxy_graph(settings: ProxySettings, copies: int, features: int, seed: int, device: torch.device) -> ProxyGraph:
-    """Draw the graph; its features are standard normal."""
+    """Draw the graph; its features are standard normal, or of a rank, a random mixture of so many that are."""
     rng = generator(seed, "proxy graph")
     nodes = 1 if settings.kind == "single-node" else settings.blocks * settings.block_size
     upper = torch.rand(nodes, nodes, generator=rng) < _probability(settings, nodes)
     edges = torch.nonzero(upper.triu(1)).T
     both = torch.cat([edges, edges.flip(0)], 1).to(device)
-    x = torch.randn(nodes, features, generator=rng).to(device)
+    low = 0 < settings.rank < features
+    x = torch.randn(nodes, settings.rank if low else features, generator=rng).to(device)
+    basis = torch.randn(settings.rank, features, generator=rng).div_(settings.rank**0.5).to(device) if low else None
     segments = Segments(torch.arange(copies + 1, device=device) * nodes)
     blank = torch.zeros(copies * nodes, dtype=torch.int64, device=device)
     graph = GraphBatch(
         ids=tuple(f"copy-{k}" for k in range(copies)),
         segments=segments,
-        x=SharedFeatures(x, segments),
+        x=SharedFeatures(x, segments, basis, settings.precision),
         edge_index=torch.cat([both + k * nodes for k in range(copies)], 1),
         y=blank,
         role=blank.to(torch.int8),
