@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from planted import planted_graph
 
 OWNERS, FEATURES, BOUND_GB = 10, 64, 4.0
 
@@ -40,25 +41,17 @@ CASES = {
     "gcn": Case("fedavg", ("model.kind=gcn",)),
     "sage": Case("fedavg", ("model.kind=sage",)),
     "fedsage": Case("fedsage", ("fedsage.batch_size=1024", "fedsage.fanout=5")),
+    "fedggr": Case("fedggr", ()),
+    "fedsage_plus": Case("fedsage_plus", ("fedsage_plus.generator_epochs=3", "fedsage_plus.batch_size=1024")),
+    "feddep": Case("feddep", ("feddep.generator_epochs=3", "feddep.pretrain_epochs=2", "feddep.batch_size=1024")),
     "metis": Case("fedavg", ("model.kind=gcn",), "metis"),
     "louvain": Case("fedavg", ("model.kind=gcn",), "louvain"),
 }
 
 
 def write_graph(folder: Path, nodes: int, edges: int) -> None:
-    """The graph as npy files: nine of ten edges stay inside a community."""
-    rng = np.random.default_rng(0)
-    owner = rng.integers(0, OWNERS, nodes)
-    order = np.argsort(owner, kind="stable")
-    start = np.searchsorted(owner[order], np.arange(OWNERS + 1))
-    source = rng.integers(0, nodes, edges)
-    held = owner[source]
-    inside = order[start[held] + (rng.random(edges) * (start[held + 1] - start[held])).astype(np.int64)]
-    target = np.where(rng.random(edges) < 0.9, inside, rng.integers(0, nodes, edges))
-    y = rng.integers(0, 2, nodes)
-    x = rng.standard_normal((nodes, FEATURES), dtype=np.float32)
-    x[:, 0] += y
-    for name, values in (("x", x), ("edge_index", np.stack([source, target])), ("y", y), ("client", owner)):
+    """The graph as npy files."""
+    for name, values in planted_graph(nodes, edges, OWNERS, FEATURES).items():
         np.save(folder / f"{name}.npy", values)
 
 

@@ -48,6 +48,7 @@ AXES: dict[str, tuple[int, ...]] = {
     "features": (64, 256, 1024),
 }
 SHORT = {
+    "feddep": ("feddep.pretrain_epochs=2", "feddep.generator_epochs=3"),
     "fedsage_plus": ("fedsage_plus.generator_epochs=3",),
     "locsage_plus": ("locsage_plus.generator_epochs=3",),
 }

@@ -52,7 +52,19 @@ Cosine = Annotated[float, Field(ge=-1, le=1)]
 PARTITIONS = Choice(
     "partition",
     "suture.partitions",
-    ("auto", "louvain", "communities", "metis", "metis-overlap", "imbalanced", "random", "dirichlet", "file", "given"),
+    (
+        "auto",
+        "louvain",
+        "communities",
+        "metis",
+        "metis-overlap",
+        "imbalanced",
+        "random",
+        "dirichlet",
+        "streaming",
+        "file",
+        "given",
+    ),
 )
 BACKBONES = Choice("backbone", "suture.backbones", ("gcn", "sage", "gat", "gprgnn", "mlp", "gap"))
 METRICS = Choice(
@@ -84,7 +96,7 @@ class PartitionSettings:
 
     kind: Annotated[str, PARTITIONS] = "metis"
     """auto: given owners, else metis; louvain: communities merged to similar sizes; communities: each of the largest is one
-    client; given: data.client."""
+    client; given: data.client; streaming: in one stream of nodes, for graphs too large for METIS."""
     clients: Whole = 5
     """How many clients; 0 (with auto): as many as there are owners, or five."""
     overlap_copies: Count = 5

@@ -107,6 +107,7 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         for record in (state, reply):
             _check(record, ids, step.__name__)
         chunk.state = chunk.state.written_over(given, state)
+        graph.release()
         return _through_bytes(reply) if shared.through_bytes else reply
 
     def carry_out(self, body: Callable[[V, Cohort], V], server: V, test: Message | None = None) -> V:

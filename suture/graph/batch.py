@@ -271,6 +271,9 @@ class GraphBatch:
             None if self.boundary is None else self.boundary.at(index, new_position),
         )
 
+    def release(self) -> None:
+        """Called when a step is over: a graph that is not in memory gives back what was read. Nothing to do here."""
+
     def client_data(self, k: int) -> Data:
         """One client's graph as PyG data, with `edge_weight` if there are weights."""
         one = self.select([self.ids[k]])

@@ -22,6 +22,7 @@ from torch_geometric.data import Data
 
 from suture.errors import ConfigError, PartitionError, some_of
 from suture.graph.carving import carve
+from suture.graph.streaming import stream_parts
 from suture.plugins import Door, check_function
 from suture.settings import PartitionSettings
 
@@ -251,6 +252,16 @@ def _dirichlet(data: Data, settings: PartitionSettings, rng: Generator) -> list[
     return _fill_empty(_groups(owner, settings.clients))
 
 
+def _streaming(data: Data, settings: PartitionSettings, rng: Generator) -> list[Nodes]:
+    """One node after the other, for graphs beyond what METIS can hold (`suture.graph.streaming`)."""
+    source, target = data.edge_index.numpy()
+    if source.size and bool((source[1:] < source[:-1]).any()):
+        order = np.argsort(source, kind="stable")
+        source, target = source[order], target[order]
+    rowptr = np.searchsorted(source, np.arange(int(data.num_nodes) + 1))
+    return _fill_empty(_groups(stream_parts(rowptr, target, settings.clients, rng), settings.clients))
+
+
 Draw = Callable[[Data, PartitionSettings, Generator], Sequence[Nodes]]
 """(graph, settings, random numbers) to the nodes of every client; settings.clients says how many there should be."""
 
@@ -267,6 +278,7 @@ _KINDS: dict[str, Draw] = {
     "imbalanced": _imbalanced,
     "random": _random,
     "dirichlet": _dirichlet,
+    "streaming": _streaming,
 }
 DOOR = Door("partition kind", "suture.partitions", _KINDS, _check_draw)
 
