@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,16 @@ NEEDS = {
     "feddep": ["feddep.as_published=true"],
     "fedsage_plus": ["fedsage_plus.answers=exact"],
     "fedggr": ["fedggr.codes=nodes"],
-    "fedgcn": ["partition.boundary=both"],
+    # Addresses of a private matching are others than in one process; see test_matched_owners.py.
+    "fedgcn": ["partition.boundary=both", "partition.matching=open"],
 }
+SEALED = {
+    "fedgram": ("local_update", ["fedgram.rank=8"]),
+    "fedgcn": ("post_together", ["partition.boundary=both", "fedgcn.together=true", "fedgcn.fewest=1"]),
+    "fedggr": ("train_with_anchors", ["fedggr.codes=anchors"]),
+    "moon": ("local_update", ["partition.boundary=both", "training.stitch=1"]),
+}
+"""Methods of which owners' parts are summed in a step, and links that are stitched after a private matching."""
 
 
 def short(name: str, *more: str):
@@ -60,6 +69,19 @@ def test_equals_the_embedded_run(name: str, finished: dict[str, Path], federatio
     for key in ("accuracy_client_mean", "accuracy_weighted", "accuracy_worst", "bytes_up", "bytes_down", "best_round"):
         assert ours[key] == pytest.approx(theirs[key], abs=1e-5), key
     _same_models(name, finished[name], alone, federation)
+
+
+def test_sums_are_sealed_between_processes(federation: Loopback, tmp_path: Path) -> None:
+    plans = {name: planned(name, OWNERS, "rounds=3", "model.hidden=16", *more) for name, (_, more) in SEALED.items()}
+    orders = [replace(federation.order(made, f"sealed-{name}"), secure=True) for name, made in plans.items()]
+    for (name, made), run in zip(plans.items(), federation.carry_out(orders), strict=True):
+        told = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+        up = [line for line in told if line["step"] == SEALED[name][0] and line["direction"] == "up"]
+        assert up and all(set(line["kinds"]) <= {"sealed", "keys"} for line in up), name
+        ours, alone = (
+            json.loads((path / "result.json").read_text()) for path in (run, embedded(made, tmp_path / f"alone-{name}"))
+        )
+        assert ours["accuracy_weighted"] == pytest.approx(alone["accuracy_weighted"], abs=0.1), name
 
 
 def _same_models(name: str, ours: Path, alone: Path, federation: Loopback) -> None:
