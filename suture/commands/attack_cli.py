@@ -10,9 +10,7 @@ import typer
 from suture.commands import options as opt
 from suture.commands.registering import command
 
-Run = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run or comparison trained with --record")
-]
+Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Folder of a run or comparison trained with --record")]
 MethodName = Annotated[str | None, typer.Option(metavar="NAME", help="Train, record and attack this method")]
 Attacks = Annotated[str | None, typer.Option("--attack", metavar="A,B", help="Only these attacks  [default: all]")]
 Views = Annotated[

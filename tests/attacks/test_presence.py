@@ -12,6 +12,7 @@ from suture.attacks import trials
 from suture.attacks.judging import auc
 from suture.attacks.presence import nearness, told_means, traced
 from suture.attacks.scenes import Scene
+from suture.methods.feddep.prototypes import without_excess
 
 
 def recorded(out: Path, dataset: str, clients: int, *values: str, data_root: Path | None = None) -> Path:
@@ -70,3 +71,9 @@ def test_prototypes_as_published_tell_who_has_a_node(tmp_path: Path, data_root: 
         assert found.succeeds, (found.view, found.measured, found.why_not)
     for found in trials.carry_out(Scene.read(run, data_root, noise=True), pairs, 3600):
         assert not found.succeeds, (found.view, found.measured)
+
+
+def test_owners_hear_prototypes_no_longer_than_means_can_be() -> None:
+    """What noise adds to a length is taken off by those who hear it; a mean without noise stays as it is."""
+    centres = torch.tensor([[[[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]]])
+    assert torch.allclose(without_excess(centres), torch.tensor([[[[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]]]))

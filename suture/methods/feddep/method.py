@@ -17,8 +17,7 @@
 
 Variants: `dgen=False` is line 6 with z = 0, so FedSage. `proto=False` replaces lines 1, 2 and 5 by Table 1's middle row:
 z'_u is z_u itself, and in every epoch client i sends all z~_v^p to every j, which returns 2 (z~ - its nearest z_u), the
-gradient of its part of (3.1). `nfdp=False` trains what leaves a client, the GNN of line 1 and F, by DP-SGD with `sigma`, and
-r = 1; neighbours are sampled all the same, as they are in every GraphSage of the paper's Table 2.
+gradient of its part of (3.1). `nfdp=False` trains what leaves a client, the GNN of line 1 and F, by DP-SGD, with r = 1.
 
 What the paper leaves open, and what we do (v: by validation accuracy on Cora, one seed)
 - F. Section 3.1 prints K + 1 matrices and none for the node itself, section 4.1 says two-layer GraphSage: a layer here is
@@ -44,8 +43,7 @@ F's rounds and prototypes, whose embeddings see all neighbours; one of a single 
 - Before line 1 a client draws each of its edges with probability `edge_share`, once (a real owner by a key of its own, in
   all runs alike). Lines 1 to 7 see drawn edges only, which is (0, edge_share)-private for each edge; tests see all edges.
 - A prototype is of at least `smallest` nodes, and may have noise (`prototype_sigma`).
-`as_published=True` is the paper's form. With `proto=False` every client can read embeddings of others' nodes from what they
-return.
+`as_published=True` is the paper's form. With `proto=False` what clients return tells embeddings of their nodes.
 Legend: K clients, M of them in all, N nodes, D = d_z, C clusters, T targets, R generated rows.
 """
 
@@ -80,6 +78,7 @@ from suture.methods.feddep.prototypes import (
     among_groups,
     careful,
     trained_embeddings,
+    without_excess,
 )
 from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
 from suture.nn.backbones import Sage
@@ -279,7 +278,8 @@ class FedDep(ModelAveraging[Server, Generating]):
     @step_if(lambda self: self.dgen and self.proto)
     def remember(self, clients: Clients[Generating], others: OthersPrototypes) -> tuple[Generating, Nothing]:
         """Line 2."""
-        return replace(clients.state, others=others.centres), Nothing(clients.ids)
+        heard = without_excess(others.centres) if self.prototype_sigma and not self.as_published else others.centres
+        return replace(clients.state, others=heard), Nothing(clients.ids)
 
     def pseudo_fl(self, server: Server, cohort: Cohort) -> Server:
         """Lines 3-5: one call, and nothing crosses."""

@@ -120,6 +120,11 @@ def noisy(centres_KCD: Tensor, cluster_N: Tensor, segments: Segments, smallest: 
     return torch.where((size == 0).unsqueeze(2), largest.unsqueeze(1), noised)
 
 
+def without_excess(centres: Tensor) -> Tensor:
+    """No longer than one, as every mean of embeddings is: what noise has added to a prototype's length tells nothing."""
+    return centres / torch.linalg.vector_norm(centres, dim=-1, keepdim=True).clamp_min(1)
+
+
 def trained_embeddings(network: Sage, initial: Tree, graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Tensor:
     """Line 1: z_v of every node [N, D], from a network that every client trains alone."""
     start = tile(initial, len(graph.ids), graph.device)
