@@ -40,6 +40,8 @@ export async function run(main, id, signal) {
   const buttons = el("div", { class: "buttons" });
   const results = el("div", {});
   const owners = el("div", {});
+  const audited = el("div", {});
+  let happened = "";
   const log = el("pre", { tabindex: "0", role: "region", "aria-label": "Log" });
   const logged = el("details", { hidden: true, ontoggle: () => logged.open && again() }, el("summary", {}, "Log of the process that was started here"), log);
   document.title = `${name}, Suture`;
@@ -55,7 +57,7 @@ export async function run(main, id, signal) {
     el("h2", {}, "Results"),
     results,
     owners,
-    audit(told.audit),
+    audited,
     logged,
   );
 
@@ -63,6 +65,7 @@ export async function run(main, id, signal) {
     try {
       const anew = await ask(`/api/runs/${id}`);
       log.textContent = anew.log;
+      showAudit(anew.audit);
       show(anew.row);
     } catch (error) {
       complain(error);
@@ -88,13 +91,13 @@ export async function run(main, id, signal) {
       ...(row.note ? [el("p", { class: "note" }, sentence(row.note))] : []),
       ...(progress ? [progress, el("p", { class: "now" }, nowSaid(row))] : []),
     );
-    const wanted = JSON.stringify([row.can_stop, row.can_resume, row.standing, row.stopping]);
+    const wanted = JSON.stringify([row.can_stop, row.can_resume, row.can_report, row.stopping]);
     if (buttons.dataset.is !== wanted) {
       buttons.dataset.is = wanted;
       const made = [];
       if (row.can_stop) made.push(el("button", { type: "button", onclick: () => change("stop") }, row.stopping ? "Stop at once" : "Stop after this round"));
       if (row.can_resume) made.push(el("button", { type: "button", class: "main", onclick: () => change("resume") }, "Resume"));
-      if (row.standing !== "damaged" && row.methods.length) made.push(el("a", { class: "button", href: `/runs/${id}/report`, target: "_blank", rel: "noopener" }, "Open report"));
+      if (row.can_report) made.push(el("a", { class: "button", href: `/runs/${id}/report`, target: "_blank", rel: "noopener" }, "Open report"));
       buttons.replaceChildren(...made);
     }
     const sent = row.progress?.total ? row.progress : null;
@@ -118,14 +121,27 @@ export async function run(main, id, signal) {
     logged.hidden = !log.textContent;
   }
 
+  // The audit is read again when something has happened, and stays open where it was.
+  function showAudit(lines) {
+    const open = audited.querySelector("details")?.open ?? false;
+    audited.replaceChildren(...[audit(lines, open)].filter(Boolean));
+  }
+  const whatHappened = (now) => JSON.stringify([now.standing, now.progress?.absent, now.progress?.remarks]);
+
   log.textContent = told.log;
   say("");
+  showAudit(told.audit);
+  happened = whatHappened(row);
   show(row);
   curves.draw();
   listen(`/api/runs/${id}/events`, (kind, event) => {
     if (event.over) return complainOver(event.over);
     show({ ...event.row, stopping: row.stopping && ["running", "starting"].includes(event.row.standing) });
     curves.hear(kind, event, id);
+    if (row.kind === "federation" && happened !== whatHappened(row)) {
+      happened = whatHappened(row);
+      again();
+    }
   }, signal);
   const complainOver = (text) => say(sentence(text));
 }
@@ -142,11 +158,11 @@ function federation(row) {
   ].filter(Boolean);
 }
 
-function audit(lines) {
+function audit(lines, open) {
   if (!lines.length) return null;
   return el(
     "details",
-    {},
+    { open },
     el("summary", {}, `Audit of the coordinator, the last ${count(lines.length, "line")}`),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Audit" }, el(
       "table",
