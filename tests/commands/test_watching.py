@@ -172,9 +172,8 @@ def test_an_order_that_nobody_follows_is_not_waited_for(cli: Cli, tmp_path: Path
     """It failed before any round came home: watch must not look forever, and a report says why there is none."""
     folder = tmp_path / "ordered"
     folder.mkdir()
-    write_json(
-        folder / ORDER, order_of(suture.plan(GRAPH, ["fedavg"], clients=3, seeds=[0]), "run", FaultSettings()).as_json()
-    )
+    made = plan(GRAPH, ["fedavg"], clients=3, seeds=[0])
+    write_json(folder / ORDER, order_of(made, "run", FaultSettings()).as_json())
     code, _, err = cli("ordered")
     assert code == 2 and "no command follows it; go on with: suture federation resume ordered" in err
     assert cli("ordered", "--once")[0] == 2
