@@ -1,7 +1,7 @@
 /* One run or comparison: how far it is, its curves, what came out, what can be done with it; and several beside each other. */
 
 import { Curves } from "./curves.js";
-import { ask, badge, bar, bytes, complain, count, duration, el, listen, measure, nowSaid, put, say, sentence, some, spread, when } from "./parts.js";
+import { ask, badge, bar, bytes, complain, count, digits, duration, el, listen, measure, nowSaid, put, say, sentence, some, spread, when } from "./parts.js";
 
 const fact = (title, text) => (text === "–" ? null : el("div", {}, el("dt", {}, title), el("dd", {}, text)));
 
@@ -15,7 +15,7 @@ function resultsTable(rows) {
     el(
       "table",
       {},
-      el("caption", {}, `Test ${measure(rows[0])}, mean ± sample deviation over finished seeds`),
+      el("caption", {}, el("span", {}, `Test ${measure(rows[0])}, mean ± sample deviation over finished seeds`)),
       el("thead", {}, el("tr", {}, [...(several ? ["Run"] : []), "Method", "Seeds", "Result", "Validation", "MB up", "MB down", "Seconds"].map((title, number) => el("th", { scope: "col", class: number > (several ? 1 : 0) ? "number" : null }, title)))),
       el("tbody", {}, lines.map(([row, one]) =>
         el(
@@ -23,7 +23,7 @@ function resultsTable(rows) {
           {},
           several ? el("td", {}, row.name) : null,
           el("th", { scope: "row" }, one.method),
-          [`${one.seeds} of ${row.seeds.length}`, spread(one, row.share), one.validation === null ? "–" : spread({ mean: one.validation, deviation: null }, row.share), (one.bytes_up / 1e6).toPrecision(3), (one.bytes_down / 1e6).toPrecision(3), one.seconds.toPrecision(3)].map((text) => el("td", { class: "number" }, text)),
+          [`${one.seeds} of ${row.seeds.length}`, spread(one, row.share), one.validation === null ? "–" : spread({ mean: one.validation, deviation: null }, row.share), digits(one.bytes_up / 1e6), digits(one.bytes_down / 1e6), digits(one.seconds)].map((text) => el("td", { class: "number" }, text)),
         ))),
     ),
   );
