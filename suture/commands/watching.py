@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.live import Live
 
 from suture.errors import ConfigError
+from suture.federation.operator.files import is_followed
 from suture.report import console
 from suture.report.events import FORMAT, Events
 from suture.report.live import Screen
@@ -45,10 +46,14 @@ def watch(path: Path, once: bool, lines: bool) -> None:
 
 
 def _found(path: Path, once: bool) -> Standing:
-    """The runs of the folder; waits for those of a federation to come home."""
+    """The runs of the folder; waits for those of a federation to come home, as long as a command follows them."""
+    since = time.monotonic()
     while (found := standing(path)) is None:
         if once:
             raise ConfigError(f"{path}: {NOT_HOME}")
+        since = time.monotonic() if is_followed(path) else since
+        if time.monotonic() - since > SECONDS_TO_BEGIN:
+            raise ConfigError(f"{path}: {NOT_HOME}, and no command follows it; go on with: suture federation resume {path}")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return found
 

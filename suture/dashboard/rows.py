@@ -99,6 +99,8 @@ class Row:
     """Of a run that is at it: phase, done, total, seconds left, bytes, owners and who of them is absent."""
     can_resume: bool = False
     can_stop: bool = False
+    can_report: bool = False
+    """A run that was ordered of a federation has nothing to show here before a leg of it has ended."""
 
     def as_json(self) -> dict[str, Any]:
         """For pages; JSON has no NaN."""
@@ -141,10 +143,12 @@ def _row(folder: Path, id: str, name: str, size: int) -> Row:
     if about is None:
         return _not_begun(folder, Row(id, name, Standing.STARTING, size=size), alive)
     outcomes = [outcome for place in about.places if (outcome := read_outcome(place)) is not None]
-    row = _described(Row(id, name, Standing.FINISHED, size=size), about, outcomes)
+    row = _described(Row(id, name, Standing.FINISHED, size=size, can_report=is_begun(folder)), about, outcomes)
     if len(outcomes) == len(about.places) and not alive:
         return row
     told = _progress(folder)
+    if about.kind == "federation" and not outcomes:
+        row = replace(row, clients=told.owners if told is not None else 0)  # owners are not planned, they come
     standing, note = _standing(folder, alive, told)
     live = _live(told, about, outcomes) if told is not None and alive else {}
     return replace(

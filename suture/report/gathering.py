@@ -17,6 +17,7 @@ from suture.attacks.trials import read_findings
 from suture.config.toml import read_toml, written
 from suture.core.metrics import OURS, Metric
 from suture.errors import ConfigError, SutureError
+from suture.federation.wire.orders import ORDER
 from suture.privacy.audited import AUDIT
 from suture.privacy.disclosure import Flow, read_disclosure
 from suture.report.console import cleaned, shortened
@@ -69,6 +70,11 @@ def _places(paths: Sequence[Path], problems: list[str]) -> Iterator[tuple[Path, 
     """The folders of all runs, with what people call them, and the folder that was given for them."""
     seen: set[Path] = set()
     for path in paths:
+        if not folders.is_begun(path) and (path / ORDER).exists():
+            raise ConfigError(
+                f"{path} was ordered from a federation, and no leg of it has ended yet: there is nothing to show; "
+                f"go on with: suture federation resume {path}"
+            )
         asked = folders.read_asked(path)
         if not folders.is_comparison(path):
             places = [path]

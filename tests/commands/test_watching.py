@@ -15,10 +15,15 @@ import pytest
 from rich.console import Console
 
 import suture
+from suture.api import plan
 from suture.cli import main
 from suture.commands import watching
+from suture.core.storage import write_json
+from suture.errors import ConfigError
+from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 from suture.federation.wire.reasons import Code, Reason
 from suture.federation.wire.status import State, Status
+from suture.report.gathering import gather
 from suture.report.live import Screen
 from suture.report.standing import standing
 
@@ -161,3 +166,16 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(cli: Cli, tmp_pat
     (run / "metrics.jsonl").write_text(whole)
     found.look()
     assert found.runs[0].done == 2
+
+
+def test_an_order_that_nobody_follows_is_not_waited_for(cli: Cli, tmp_path: Path) -> None:
+    """It failed before any round came home: watch must not look forever, and a report says why there is none."""
+    folder = tmp_path / "ordered"
+    folder.mkdir()
+    made = plan(GRAPH, ["fedavg"], clients=3, seeds=[0])
+    write_json(folder / ORDER, order_of(made, "run", FaultSettings()).as_json())
+    code, _, err = cli("ordered")
+    assert code == 2 and "no command follows it; go on with: suture federation resume ordered" in err
+    assert cli("ordered", "--once")[0] == 2
+    with pytest.raises(ConfigError, match="no leg of it has ended"):
+        gather([folder])

@@ -37,6 +37,7 @@ def test_at_the_coordinator(serve: Serve, shards: Path, tmp_path: Path) -> None:
     running = next(row for row in seen if row.standing == "running")
     assert (running.kind, running.name, running.methods, running.runs) == ("federation", "runs/run", ("fedavg",), 1)
     assert (running.progress["owners"], running.progress["absent"]) == (3, {}) and running.progress["bytes_up"] > 0
+    assert (running.clients, running.can_report) == (3, True)
     (row,) = index.rows(0.0)
     assert row.standing == "stopped" and not row.can_resume  # that is the operator's to do
     assert Coordinator(order, home / "runs" / "run", owners, log).carry_on() is not None
@@ -66,6 +67,7 @@ def test_at_the_operator(tmp_path: Path) -> None:
         pulse.remark("b gives no sign of life")
         (row,) = index.rows(0.0)
         assert row.standing == "running" and row.note == "without b gives no sign of life" and row.can_stop
+        assert (row.clients, row.can_report) == (3, False)  # the protocol's number of clients is not that of owners
         (course,) = courses_of(folder, row)
         assert [point[0] for point in course.more()[1]] == [2, 5]
         raise KeyboardInterrupt

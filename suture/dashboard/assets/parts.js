@@ -88,6 +88,7 @@ export function complain(error) {
 export const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
 
 const three = (value) => value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0);
+export const digits = (value) => (value < 1000 ? value.toPrecision(3) : value.toFixed(0));
 export function bytes(count) {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (count >= size) return `${three(count / size)} ${unit}`;
   return `${Math.round(count)} B`;

@@ -1,7 +1,7 @@
 /* One run or comparison: how far it is, its curves, what came out, what can be done with it; and several beside each other. */
 
 import { Curves } from "./curves.js";
-import { ask, badge, bar, bytes, complain, count, duration, el, listen, measure, nowSaid, put, say, sentence, some, spread, when } from "./parts.js";
+import { ask, badge, bar, bytes, complain, count, digits, duration, el, listen, measure, nowSaid, put, say, sentence, some, spread, when } from "./parts.js";
 
 const fact = (title, text) => (text === "–" ? null : el("div", {}, el("dt", {}, title), el("dd", {}, text)));
 
@@ -15,7 +15,7 @@ function resultsTable(rows) {
     el(
       "table",
       {},
-      el("caption", {}, `Test ${measure(rows[0])}, mean ± sample deviation over finished seeds`),
+      el("caption", {}, el("span", {}, `Test ${measure(rows[0])}, mean ± sample deviation over finished seeds`)),
       el("thead", {}, el("tr", {}, [...(several ? ["Run"] : []), "Method", "Seeds", "Result", "Validation", "MB up", "MB down", "Seconds"].map((title, number) => el("th", { scope: "col", class: number > (several ? 1 : 0) ? "number" : null }, title)))),
       el("tbody", {}, lines.map(([row, one]) =>
         el(
@@ -23,7 +23,7 @@ function resultsTable(rows) {
           {},
           several ? el("td", {}, row.name) : null,
           el("th", { scope: "row" }, one.method),
-          [`${one.seeds} of ${row.seeds.length}`, spread(one, row.share), one.validation === null ? "–" : spread({ mean: one.validation, deviation: null }, row.share), (one.bytes_up / 1e6).toPrecision(3), (one.bytes_down / 1e6).toPrecision(3), one.seconds.toPrecision(3)].map((text) => el("td", { class: "number" }, text)),
+          [`${one.seeds} of ${row.seeds.length}`, spread(one, row.share), one.validation === null ? "–" : spread({ mean: one.validation, deviation: null }, row.share), digits(one.bytes_up / 1e6), digits(one.bytes_down / 1e6), digits(one.seconds)].map((text) => el("td", { class: "number" }, text)),
         ))),
     ),
   );
@@ -40,6 +40,8 @@ export async function run(main, id, signal) {
   const buttons = el("div", { class: "buttons" });
   const results = el("div", {});
   const owners = el("div", {});
+  const audited = el("div", {});
+  let happened = "";
   const log = el("pre", { tabindex: "0", role: "region", "aria-label": "Log" });
   const logged = el("details", { hidden: true, ontoggle: () => logged.open && again() }, el("summary", {}, "Log of the process that was started here"), log);
   document.title = `${name}, Suture`;
@@ -55,7 +57,7 @@ export async function run(main, id, signal) {
     el("h2", {}, "Results"),
     results,
     owners,
-    audit(told.audit),
+    audited,
     logged,
   );
 
@@ -63,6 +65,7 @@ export async function run(main, id, signal) {
     try {
       const anew = await ask(`/api/runs/${id}`);
       log.textContent = anew.log;
+      showAudit(anew.audit);
       show(anew.row);
     } catch (error) {
       complain(error);
@@ -88,13 +91,13 @@ export async function run(main, id, signal) {
       ...(row.note ? [el("p", { class: "note" }, sentence(row.note))] : []),
       ...(progress ? [progress, el("p", { class: "now" }, nowSaid(row))] : []),
     );
-    const wanted = JSON.stringify([row.can_stop, row.can_resume, row.standing, row.stopping]);
+    const wanted = JSON.stringify([row.can_stop, row.can_resume, row.can_report, row.stopping]);
     if (buttons.dataset.is !== wanted) {
       buttons.dataset.is = wanted;
       const made = [];
       if (row.can_stop) made.push(el("button", { type: "button", onclick: () => change("stop") }, row.stopping ? "Stop at once" : "Stop after this round"));
       if (row.can_resume) made.push(el("button", { type: "button", class: "main", onclick: () => change("resume") }, "Resume"));
-      if (row.standing !== "damaged" && row.methods.length) made.push(el("a", { class: "button", href: `/runs/${id}/report`, target: "_blank", rel: "noopener" }, "Open report"));
+      if (row.can_report) made.push(el("a", { class: "button", href: `/runs/${id}/report`, target: "_blank", rel: "noopener" }, "Open report"));
       buttons.replaceChildren(...made);
     }
     const sent = row.progress?.total ? row.progress : null;
@@ -118,14 +121,27 @@ export async function run(main, id, signal) {
     logged.hidden = !log.textContent;
   }
 
+  // The audit is read again when something has happened, and stays open where it was.
+  function showAudit(lines) {
+    const open = audited.querySelector("details")?.open ?? false;
+    audited.replaceChildren(...[audit(lines, open)].filter(Boolean));
+  }
+  const whatHappened = (now) => JSON.stringify([now.standing, now.progress?.absent, now.progress?.remarks]);
+
   log.textContent = told.log;
   say("");
+  showAudit(told.audit);
+  happened = whatHappened(row);
   show(row);
   curves.draw();
   listen(`/api/runs/${id}/events`, (kind, event) => {
     if (event.over) return complainOver(event.over);
     show({ ...event.row, stopping: row.stopping && ["running", "starting"].includes(event.row.standing) });
     curves.hear(kind, event, id);
+    if (row.kind === "federation" && happened !== whatHappened(row)) {
+      happened = whatHappened(row);
+      again();
+    }
   }, signal);
   const complainOver = (text) => say(sentence(text));
 }
@@ -142,11 +158,11 @@ function federation(row) {
   ].filter(Boolean);
 }
 
-function audit(lines) {
+function audit(lines, open) {
   if (!lines.length) return null;
   return el(
     "details",
-    {},
+    { open },
     el("summary", {}, `Audit of the coordinator, the last ${count(lines.length, "line")}`),
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Audit" }, el(
       "table",
