@@ -30,7 +30,8 @@ What the paper leaves open, and what we do
   with a temperature relative to the row's mean squared distance: the gradient of the soft minimum draws x~ to their mean.
   Mended neighbourhoods come closer to the uncut graph's with it (docs/fedsage.md), and no answer is about single nodes.
 - At most `exchanged` rows of a client travel in an iteration; their gradient is scaled up to all rows of V_i^t.
-- Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we.
+- Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we. `joint` adds L^c of equation (5), by
+  which section 4.2 defines LocSage+, to (4) and (6); its classifier stays at the client and is thrown away (joint.py).
 - "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. h is
   5%, towards the smaller end of the shares of links that the paper's cuts lose (3% to 28%), because a neighbour generated
   for a node that lost none harms (with 8% validation accuracy is lower on Cora); `width` is narrow for privacy. The
@@ -65,7 +66,7 @@ from torch import Tensor
 
 from suture.core.message import Model, Nothing, Record, Rows
 from suture.core.streams import Streams, generator
-from suture.core.tree import Tree, is_tiled, map_tree, mean, split, tile
+from suture.core.tree import Tree, is_tiled, map_tree, mean, prefixed, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
@@ -75,6 +76,7 @@ from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.answering import Answering, Form
 from suture.methods.fedsage_plus.exchange import offered_rows, route, share, summed
 from suture.methods.fedsage_plus.generator import OwnGradient, OwnLoss
+from suture.methods.fedsage_plus.joint import CLASSIFIER
 from suture.methods.fedsage_plus.mending import Mender
 from suture.methods.fedsage_plus.messages import (
     Answers,
@@ -87,6 +89,7 @@ from suture.methods.fedsage_plus.messages import (
 )
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.fedsage_plus.patch import Patch, no_patch, with_generated_nodes
+from suture.nn.backbones import Sage
 from suture.settings import Count, NonNegative, OpenShare, Positive, Search, TrainingSettings, Whole
 from suture.training.optimisers import Moments, fresh_moments, stepped
 
@@ -171,6 +174,10 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     """Weight of the count loss L^d."""
     lambda_f: Annotated[NonNegative, Search(0.1, 10.0)] = 1.0
     """Weight of the feature loss L^f."""
+    joint: bool = False
+    """Equation (5): a classifier of the client's own, which is not sent, is trained with the generator, on what it mends."""
+    lambda_c: Annotated[NonNegative, Search(0.1, 10.0)] = 1.0
+    """joint: weight of that classifier's loss L^c."""
     most: Count = 5
     """Most neighbours generated for a node."""
     exchanged: Count = 32
@@ -182,6 +189,8 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.joint and self.shared_generator:
+            raise ConfigError(f"{self.name}.joint keeps its classifier at the client: use it without shared_generator")
         if self.exchanged < self.width + 2 and self.alpha > 0 and not self.shared_generator:
             raise ConfigError(
                 f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
@@ -202,7 +211,13 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             most=self.most,
             lambda_d=self.lambda_d,
             lambda_f=self.lambda_f,
+            lambda_c=self.lambda_c,
+            classifier=self.own_classifier(task) if self.joint else None,
         )
+
+    def own_classifier(self, task: Task) -> Sage:
+        """F of equation (5)."""
+        return Sage(replace(self.model, kind="sage", dropout=0.0), task.features, task.classes)
 
     @property
     def generator_training(self) -> TrainingSettings:
@@ -216,11 +231,16 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def fresh_generator(self, task: Task) -> Tree:
         """Weights [1, ...] everybody can compute from the run's public seed."""
-        return self.neighgen(task).init(generator(task.seed, "initial generator"))
+        made = self.neighgen(task).init(generator(task.seed, "initial generator"))
+        if not self.joint:
+            return made
+        return made | prefixed(CLASSIFIER, self.own_classifier(task).init(generator(task.seed, "initial joint classifier")))
 
     def init_clients(self, clients: Clients[Nothing]) -> Mending:
         """The classifier, a fresh generator that is the same for all, and no generated neighbour yet."""
         kept = self.fresh(clients)
+        if self.joint and (clients.graph.pairs is not None or clients.task.module is not None):
+            raise ConfigError(f"{self.name}.joint trains a GraphSAGE that classifies nodes; leave it out here")
         made = tile(self.fresh_generator(clients.task), len(clients.ids), clients.graph.device)
         patch = no_patch(clients.graph, self.entries)
         return Mending(
@@ -339,6 +359,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     def mend(self, clients: Clients[Mending], down: Model) -> tuple[Mending, Nothing]:
         """Line 5: the generator is done, so its moments are dropped."""
         params = clients.state.generator | down.params
+        params = {name: value for name, value in params.items() if not name.startswith(CLASSIFIER)}
         patch = self.patch(clients, params)
         done = replace(clients.state, generator=params, generator_moments={}, waiting={}, drawn=clients.rng.keys)
         return replace(done, source=patch.source, column=patch.column, value=patch.value), Nothing(clients.ids)
