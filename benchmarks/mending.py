@@ -33,7 +33,8 @@ from suture.graph import datasets
 from suture.graph.batch import GraphBatch
 from suture.method import Clients
 from suture.methods import METHODS, own_fields
-from suture.methods.fedsage_plus.method import FedSagePlus, Mending
+from suture.methods.fedsage_plus.kept import Mending
+from suture.methods.fedsage_plus.method import FedSagePlus
 from suture.runs.prepare import Prepared, prepare, preprocess
 
 COLUMNS = ("avg", "avg'", "rms", "rms'", "hurt", "hurt'", "node", "node'")

@@ -87,11 +87,15 @@ class Backbone(ABC):
 
     def last_input(self, params: Tree, graph: GraphBatch, rng: Streams | None = None) -> Tensor | Features:
         """What the last layer is given: the features, or the activations of the layer before [N, H]."""
-        h: Tensor | Features = graph.x
+        h = self.entered(params, graph.x)
         for index in range(1, self.settings.layers):
             out = self._layer(f"layer{index}", params, h, graph, rng)
             h = self._finish(params[f"layer{index}.bias"], out, graph.segments, rng, index)
         return h
+
+    def entered(self, params: Tree, x: Features) -> Tensor | Features:
+        """What the first layer is given of features; by default these."""
+        return x
 
     def _layer(
         self,
@@ -119,7 +123,9 @@ class Backbone(ABC):
     def _logits_by_rows(self, params: Tree, graph: GraphBatch) -> Tensor:
         """The same, some nodes at a time: then one layer's activations are in memory, not three or four."""
         everybody, widths = torch.arange(graph.num_nodes, device=graph.device), self.widths()
-        h: Tensor | Features = graph.x if isinstance(graph.x.matrix, SparseMatrix) else graph.x.matrix
+        h = self.entered(params, graph.x)
+        if isinstance(h, Features) and not isinstance(h.matrix, SparseMatrix):
+            h = h.matrix
         for index in range(1, self.settings.layers + 1):
             name, last = f"layer{index}", index == self.settings.layers
             out = torch.empty(graph.num_nodes, self.classes if last else widths[index], device=graph.device)
@@ -199,7 +205,7 @@ class Sage(Backbone):
 
     def sampled_logits(self, params: Tree, batch: SampledBatch, rng: Streams | None = None) -> Tensor:
         """Class scores [B, C] of a batch's seeds from sampled neighbourhoods."""
-        h: Tensor | Features = batch.inputs
+        h = self.entered(params, batch.inputs)
         for index, block in enumerate(batch.blocks[:-1], start=1):
             out = self._hear_beside(f"layer{index}", params, h, block, rng)
             h = self._finish(params[f"layer{index}.bias"], out, block.segments, rng, index)

@@ -13,6 +13,7 @@ from harness import Ending, World, assert_separable, run_to_end, small, small_wo
 from suture.core.message import Message, Model, Nothing
 from suture.core.streams import Streams
 from suture.engines.embedded import EmbeddedCohort
+from suture.errors import ConfigError
 from suture.graph.embeddings import MendedFeatures
 from suture.method import Clients, Method
 from suture.methods import METHODS
@@ -103,7 +104,51 @@ def test_the_uncut_graph_is_predicted_without_embeddings(world: World) -> None:
     torch.testing.assert_close(exported(world.whole.x.dense(), world.whole.edge_index), scores, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{"proto": False}, {"nfdp": False}, {"proto": False, "batch_size": 32}])
+def test_a_network_with_a_layer_before_is_not_exported_as_graphsage(world: World) -> None:
+    method = quick(fusion="input")
+    with pytest.raises(ConfigError, match="no part of a sage model"):
+        to_pyg(method.initial_params(world.task), method.model, world.task.features, world.task.classes)
+
+
+def test_joint_training_moves_the_generator_in_every_round(world: World) -> None:
+    """Nothing is trained before the rounds; in one, the generator makes line 5's step with the F that was handed out."""
+    method = quick(joint=True, generator_epochs=2, training={"rounds": 2})
+    assert [phase.name for phase in method.plan()] == ["prototypes", "round"]
+    clients = clients_before_rounds(method, world)
+    cohort = EmbeddedCohort.start(method, world.clients, world.task)
+    server = method.plan()[0].body(method.init_server(world.task), cohort)
+    handed = {name: value.expand(4, *value.shape[1:]) for name, value in server.params.items()}
+    start = clients.state.generator | {f"classifier.{name}": value for name, value in handed.items()}
+    leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
+    loss = sum(method.generator_terms(leaves, method.generated(leaves, clients), clients).values())
+    wanted = [name for name in leaves if name.startswith(("embedding.", "count."))]
+    slopes = torch.autograd.grad(loss.sum(), [leaves[name] for name in wanted])  # type: ignore[union-attr]
+    server = method.round(server, cohort)
+    state = cohort.states()[0]
+    assert state.epoch == 1
+    for name, slope in zip(wanted, slopes, strict=True):
+        expected = start[name] - 0.003 * slope / (slope.abs() + 1e-8)  # the first step of Adam
+        torch.testing.assert_close(state.generator[name], expected, rtol=1e-4, atol=1e-5)
+    assert method.round(server, cohort) and cohort.states()[0].epoch == 2
+
+
+@pytest.mark.parametrize("fields", [{"dgen": False}, {"proto": False}])
+def test_joint_training_needs_prototypes(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="beside its prototypes"):
+        quick(joint=True, **fields)
+
+
+VARIANTS = [
+    {"proto": False},
+    {"nfdp": False},
+    {"proto": False, "batch_size": 32},
+    {"joint": True},
+    {"fusion": "input", "batch_size": 32},
+    {"fusion": "neighbours", "batch_size": 32},
+]
+
+
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
 def test_variants_are_separable(fields: dict[str, Any], world: World) -> None:
     assert_separable(quick(**fields), world)
 

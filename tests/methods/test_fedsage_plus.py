@@ -22,6 +22,7 @@ from suture.errors import ConfigError
 from suture.method import Clients
 from suture.methods.fedsage import FedSage
 from suture.methods.fedsage_plus.exchange import foreign_gradients, route, safe_to_answer
+from suture.methods.fedsage_plus.joint import mended_logits
 from suture.methods.fedsage_plus.messages import ForeignGradient, Offers
 from suture.methods.fedsage_plus.method import FedSagePlus
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
@@ -258,7 +259,61 @@ def test_other_nodes_are_hidden_from_time_to_time(world: World) -> None:
         assert (hidden[1] == hidden[2]) == again
 
 
-@pytest.mark.parametrize("fields", [{"shared_generator": True}, {"batch_size": 0, "generator_batch": 0}, {"alpha": 0.0}])
+def test_the_joint_classifier_sees_generated_neighbours_as_nodes(world: World) -> None:
+    """Equation (5)'s F against PyG's SAGEConv on graphs to which the generated nodes were added."""
+    method = small(FedSagePlus, joint=True)
+    graph, rng = world.clients, torch.Generator().manual_seed(2)
+    network = method.own_classifier(world.task)
+    params = _random({name: value.repeat(4, *[1] * (value.dim() - 1)) for name, value in network.init(rng).items()})
+    source = torch.randint(0, graph.num_nodes, (25,), generator=rng).sort().values
+    made = torch.randn(25, world.task.features, generator=rng)
+    found = mended_logits(network, params, graph, source, made)
+    for k in range(4):
+        one, start = graph.client_data(k), int(graph.segments.ptr[k])
+        mine = graph.segments.client[source] == k
+        new = torch.arange(int(mine.sum())) + one.num_nodes
+        there = torch.stack([source[mine] - start, new])
+        edges = torch.cat([one.edge_index, there, there.flip(0)], 1)
+        h = torch.cat([one.x, made[mine]])
+        for layer in (1, 2):
+            own, neighbour, bias = (params[f"layer{layer}.{part}"][k] for part in ("self", "neighbour", "bias"))
+            conv = SAGEConv(h.shape[1], own.shape[1])
+            conv.load_state_dict({"lin_l.weight": neighbour.T, "lin_l.bias": bias, "lin_r.weight": own.T})
+            h = conv(h, edges).relu() if layer == 1 else conv(h, edges)
+        if "head.weight" in params:
+            h = h.relu() @ params["head.weight"][k] + params["head.bias"][k]
+        expected = h[: one.num_nodes]
+        torch.testing.assert_close(found[start : start + one.num_nodes], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_joint_loss_reaches_the_generator_and_stays_at_home(world: World) -> None:
+    method = small(LocSagePlus, joint=True, hidden_share=0.3, generator_batch=0, batch_size=0, lambda_c=2.0)
+    clients = _clients(method, world)
+    leaves = {name: value.clone().requires_grad_() for name, value in clients.state.generator.items()}
+    hurt, rng = method.impaired(clients), Streams.of(0, clients.ids, "test")
+    loss = method.own_loss(world.task)
+    batch = loss.batch(hurt, rng)
+    terms, _ = loss.terms(leaves, batch, hurt, clients.graph.x, rng)
+    grads = torch.autograd.grad(terms["labels"].sum(), list(leaves.values()), allow_unused=True, retain_graph=True)
+    reached = {name for name, grad in zip(leaves, grads, strict=True) if grad is not None and float(grad.abs().max()) > 0}
+    assert {"feature2.weight", "encoder.layer1.self", "classifier.layer1.self"} <= reached
+    assert not any(name.startswith("count.") for name in reached)
+    half = replace(loss, lambda_c=1.0).terms(leaves, batch, hurt, clients.graph.x, rng)[0]
+    torch.testing.assert_close(terms["labels"], 2 * half["labels"])
+    end = run_to_end(method, world.clients, world.task)
+    assert not any(name.startswith("generator.classifier") for state in end.states for name in state.tensors())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"shared_generator": True},
+        {"batch_size": 0, "generator_batch": 0},
+        {"alpha": 0.0},
+        {"joint": True, "hidden_share": 0.3},
+    ],
+    ids=str,
+)
 def test_variants_are_separable(world: World, fields: dict[str, Any]) -> None:
     assert_separable(small(FedSagePlus, **fields), world)
 

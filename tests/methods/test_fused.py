@@ -11,7 +11,7 @@ from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch, View, batch_of
 from suture.graph.embeddings import MendedFeatures, with_embeddings
 from suture.graph.synthetic import contextual_block_model
-from suture.methods.feddep.fused import FusedSage
+from suture.methods.feddep.fused import FusedSage, Fusion
 from suture.nn.backbones import Sage
 from suture.nn.sampler import sample_batch
 from suture.settings import ModelSettings
@@ -26,8 +26,9 @@ def _graph() -> GraphBatch:
     return batch_of(data, ["ash", "birch"], members, [roles[m] for m in members], [False] * 2)
 
 
-def _network(**settings: object) -> tuple[FusedSage, Tree]:
-    network = FusedSage(ModelSettings(kind="sage", hidden=8, dropout=0.0, **settings), FEATURES, CLASSES, WIDTH)  # type: ignore[arg-type]
+def _network(fusion: Fusion = "own", **settings: object) -> tuple[FusedSage, Tree]:
+    model = ModelSettings(kind="sage", hidden=8, dropout=0.0, **settings)  # type: ignore[arg-type]
+    network = FusedSage(model, FEATURES, CLASSES, WIDTH, fusion)
     rows = [network.init(torch.Generator().manual_seed(k)) for k in range(2)]
     return network, {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
@@ -58,9 +59,45 @@ def test_full_batch_equals_the_plain_statement() -> None:
         torch.testing.assert_close(logits[part], _by_hand(params, k, one.x, one.edge_index, z[part]), rtol=1e-4, atol=1e-5)
 
 
-def test_sampling_more_neighbours_than_there_are_equals_full_batch() -> None:
-    graph = with_embeddings(_graph(), _embedding())
-    network, params = _network()
+def test_as_printed_embeddings_are_heard_before_the_first_layer_too() -> None:
+    """x^0 = sigma(W [x || z]) by hand, then the plain statement on x^0 in the place of features."""
+    graph, z = _graph(), _embedding()
+    network, params = _network("input")
+    logits = network.logits(params, with_embeddings(graph, z))
+    for k, part in enumerate((slice(0, 35), slice(35, 60))):
+        one = graph.client_data(k)
+        both = torch.cat([params["layer0.weight"][k], params["layer0.embedding"][k]])
+        x = torch.relu(torch.cat([one.x, z[part]], 1) @ both + params["layer0.bias"][k])
+        torch.testing.assert_close(logits[part], _by_hand(params, k, x, one.edge_index, z[part]), rtol=1e-4, atol=1e-5)
+
+
+def test_embeddings_can_stand_for_further_neighbours() -> None:
+    """A share of one third beside two neighbours is one more of them, whose hidden units are z P: by hand, node by node."""
+    graph, z = _graph(), _embedding()
+    network, params = _network("neighbours")
+    one, k = graph.client_data(0), 0
+    degree = torch.bincount(one.edge_index[1], minlength=35)
+    counts = torch.arange(35) % 3
+    share = (counts / (counts + degree).clamp_min(1)).float()
+    carried = torch.cat([torch.cat([z[:35], share[:, None]], 1), torch.zeros(25, WIDTH + 1)])
+    logits = network.logits(params, with_embeddings(graph, carried))[:35]
+    hidden = network.last_input(params, graph)[:35]
+    weights = {part: params[f"layer2.{part}"][k] for part in ("self", "neighbour", "bias", "embedding")}
+    for v in range(35):
+        heard = [hidden[u] for u in one.edge_index[0, one.edge_index[1] == v]] + [z[v] @ weights["embedding"]] * int(
+            counts[v]
+        )
+        mean = torch.stack(heard).mean(0) if heard else torch.zeros(8)
+        expected = hidden[v] @ weights["self"] + mean @ weights["neighbour"] + weights["bias"]
+        torch.testing.assert_close(logits[v], expected, rtol=1e-4, atol=1e-5)
+    assert "layer1.embedding" not in params
+
+
+@pytest.mark.parametrize("fusion", ["own", "input", "neighbours"])
+def test_sampling_more_neighbours_than_there_are_equals_full_batch(fusion: Fusion) -> None:
+    more = [torch.full((60, 1), 0.3)] if fusion == "neighbours" else []
+    graph = with_embeddings(_graph(), torch.cat([_embedding(), *more], 1))
+    network, params = _network(fusion)
     seeds = torch.tensor([2, 7, 30, 40, 59])
     sampled = sample_batch(graph, seeds, (1000, 1000), Streams.of(0, graph.ids, "sample"), replace=False)
     assert isinstance(sampled.inputs, MendedFeatures)

@@ -33,7 +33,9 @@ What the paper leaves open, and what we do (v: by validation accuracy on Cora, o
 - Ber_r keeps each of the n~_v embeddings with probability r. Where it keeps none z_v = 0, and as it is drawn anew in every
   round, F learns to do without z, as it must on the uncut graph. r is not stated (v).
 - Validation and client tests: a client's own graph is mended, with all n~_v embeddings.
-- Line 5 is done before line 6 (as FedSage's algorithm 1); the local F of L^c is thrown away.
+- Line 5 is done before line 6 (as FedSage's algorithm 1); the local F of L^c is thrown away. `joint`: in each round some of
+  its epochs come before line 6, and the F of L^c is the one received, so that (3.1) is one problem. What else F may do
+  with z is `fusion` (methods/feddep/fused.py); docs/feddep.md says what was tried.
 - Line 2 with more than `partners` + 1 clients: inside random groups. The sum over j in (3.1) is then one over the group.
 - h = 0.5, K = 2, beta = 1, and C, d_z by data set: as printed. L = 0 is FedSage+ (`fedsage_plus`).
 
@@ -50,28 +52,26 @@ Legend: K clients, M of them in all, N nodes, D = d_z, C clusters, T targets, R 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from suture.core.kernels import Segments, pointers
-from suture.core.message import Nothing, Record, Rows
+from suture.core.message import Model, Nothing, Record, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, prefixed
-from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.drawn import drawn_graph
 from suture.graph.embeddings import with_embeddings
 from suture.graph.impair import Impaired, impair
 from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step_if
-from suture.methods.averaging import SERVER, ModelAveraging, Server
-from suture.methods.feddep.dgen import DeepGenerator, Generated, bernoulli
-from suture.methods.feddep.fused import FusedSage
+from suture.methods.averaging import SERVER, Server
+from suture.methods.feddep.dgen import Generated, bernoulli
 from suture.methods.feddep.kept import Generating, Generators
 from suture.methods.feddep.kmeans import kmeans
-from suture.methods.feddep.objective import CLASSIFIER, Objective, Targets
+from suture.methods.feddep.objective import CLASSIFIER, Objective, Targets, attached
+from suture.methods.feddep.parts import DepParts
 from suture.methods.feddep.prototypes import (
     OthersPrototypes,
     Prototypes,
@@ -81,15 +81,12 @@ from suture.methods.feddep.prototypes import (
     without_excess,
 )
 from suture.methods.feddep.without_proto import DeepNeighbours, Pulls, everybody_elses, pulls_towards, summed_pulls
-from suture.nn.backbones import Sage
-from suture.privacy.mechanisms import DrawnEdges, Mechanism, NoisyGradients, NoisyMeans, SampledNeighbours
-from suture.settings import Count, NonNegative, OpenShare, Positive, Search, Share, TrainingSettings, Whole
 from suture.training.local import sum_terms
 from suture.training.optimisers import descend, fresh_moments
 
 
 @dataclass(frozen=True)
-class FedDep(ModelAveraging[Server, Generating]):
+class FedDep(DepParts):
     """FedAvg over subgraphs mended with generated embeddings of missing neighbours."""
 
     name: ClassVar[str] = "feddep"
@@ -98,82 +95,6 @@ class FedDep(ModelAveraging[Server, Generating]):
     mends: ClassVar[Mends] = "any"
     memory: ClassVar[type[Record]] = Generators
 
-    d_z: Count = 128
-    """Width of generated embeddings, 64 to 256 in the paper."""
-    clusters: Annotated[Count, Search(5, 40)] = 10
-    """C, prototypes of each client; 3 to 20 in the paper."""
-    depth: Count = 2
-    """L, how many hops of context a generated embedding stands for; 0 would be fedsage_plus."""
-    r: Share = 0.5
-    """Probability that a generated embedding is kept by the Bernoulli sampler."""
-    hidden_share: Annotated[OpenShare, Search(0.1, 0.7, log=False)] = 0.5
-    """h, the share of nodes a client hides to train its generator."""
-    most: Count = 5
-    """Most neighbours generated for a node."""
-    dgen: bool = True
-    """Generate neighbours at all; without, this is FedSage."""
-    proto: bool = True
-    """Exchange prototypes once; without, embeddings and gradients travel in every epoch of the generator."""
-    nfdp: bool = True
-    """Privacy by sampling alone; without, by DP-SGD."""
-    as_published: bool = False
-    """The paper's form: neighbours are sampled anew in every batch, prototypes see all of them and may be of single nodes;
-    its account then covers the training of line 1 only."""
-    edge_share: Annotated[float, Field(ge=0.01, lt=1)] = 0.5
-    """Share of its edges that a client draws, once; all that it sends is computed from these."""
-    smallest: Count = 5
-    """Fewest nodes of a prototype; smaller clusters join the nearest, and a client with fewer nodes has no prototype."""
-    partners: Whole = 32
-    """Others whose prototypes a client hears of: of more clients, those in its random group; 0: all, as printed."""
-    prototype_sigma: NonNegative = 0.0
-    """Gaussian noise on prototypes, as a multiple of what replacing one node's embedding can change in a mean; 0: none."""
-    sigma: Positive = 2.0
-    """nfdp=False: noise multiplier of DP-SGD."""
-    pretrain_epochs: Count = 20
-    """Epochs of the GNN whose embeddings are clustered."""
-    generator_epochs: Count = 50
-    """Epochs of the generator, each one full-batch step."""
-    generator_lr: Annotated[Positive, Search(0.001, 0.01)] = 0.003
-    """Learning rate of the generator's Adam."""
-    batch_size: Whole = 32
-    """Training nodes in a mini-batch; 0 trains full batch, without sampling neighbours."""
-    fanout: Count = 5
-    """Neighbours sampled in each layer."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        training = replace(self.training, batch_size=self.batch_size, fanouts=self._fanouts(self.model.layers))
-        if not self.nfdp:
-            training = replace(training, dp_sigma=self.sigma)
-        object.__setattr__(self, "model", replace(self.model, kind="sage"))
-        object.__setattr__(self, "training", training)
-
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        """F's, and those of the network of line 1: its embeddings, clustered or not, leave the client as well."""
-        if not self.dgen:
-            return super().mechanisms()
-        trained = "prototype" if self.proto else "embed_nodes"
-        stated = list(super().mechanisms())
-        if not self.nfdp:
-            stated.append(NoisyGradients(trained, self.pretrain_epochs, self.batch_size, self.sigma))
-        elif self.draws_once:
-            stated.append(DrawnEdges(self.edge_share))
-        else:
-            fanouts = self._fanouts(self.depth)
-            beside = (f"{'prototypes' if self.proto else 'embeddings'} of all neighbours", "the weights of all rounds")
-            stated.append(SampledNeighbours(trained, self.pretrain_epochs, fanouts, self.training.replace, self.r, beside))
-        if self.proto and self.prototype_sigma and not self.as_published:
-            stated.append(NoisyMeans(trained, self.prototype_sigma))
-        return tuple(stated)
-
-    def _fanouts(self, layers: int) -> tuple[int, ...]:
-        return (self.fanout,) * layers if self.batch_size else ()
-
-    @property
-    def draws_once(self) -> bool:
-        """Whether all that leaves a client is computed from edges that it drew before line 1."""
-        return self.dgen and self.nfdp and not self.as_published
-
     def telling(self, clients: Clients[Generating]) -> Clients[Generating]:
         """The clients with that of their graphs which may be seen in what they send: the edges they drew."""
         if not self.draws_once:
@@ -181,32 +102,6 @@ class FedDep(ModelAveraging[Server, Generating]):
         graph, draw, share = clients.graph, clients.state.draw, self.edge_share
         drawn = graph.once("drawn", (share, *draw.tolist()), lambda: drawn_graph(graph, share, Streams(draw)))
         return replace(clients, graph=drawn)
-
-    @property
-    def kept_share(self) -> float:
-        """r; one without NFDP, of which the Bernoulli sampler is a part."""
-        return self.r if self.nfdp else 1.0
-
-    @property
-    def generator_training(self) -> TrainingSettings:
-        """How the generator's optimiser is set."""
-        return TrainingSettings(optimizer="adam", lr=self.generator_lr)
-
-    def backbone(self, task: Task) -> FusedSage:
-        """F."""
-        if task.module is not None:
-            raise ConfigError("feddep needs its own model: a layer of yours would not know what to do with embeddings")
-        return FusedSage(self.model, task.features, task.classes, self.d_z)
-
-    def deep_generator(self, task: Task) -> DeepGenerator:
-        """DGen; its encoder is as deep and wide as F."""
-        return DeepGenerator(Sage(replace(self.model, head=False), task.features, self.d_z), self.most)
-
-    def pretraining(self, task: Task) -> tuple[Sage, Tree, TrainingSettings]:
-        """The network of line 1, its first weights, and how every client trains it alone."""
-        network = Sage(replace(self.model, layers=self.depth, hidden=self.d_z, head=True), task.features, task.classes)
-        settings = replace(self.training, local_epochs=self.pretrain_epochs, fanouts=self._fanouts(self.depth))
-        return network, network.init(generator(task.seed, "initial local network")), settings
 
     def init_server(self, task: Task) -> Server:
         """F."""
@@ -241,7 +136,9 @@ class FedDep(ModelAveraging[Server, Generating]):
         if not self.dgen:
             return super().plan()
         if self.proto:
-            return (Phase("prototypes", self.exchange_prototypes), Phase("generator", self.pseudo_fl), *super().plan())
+            prototypes = Phase("prototypes", self.exchange_prototypes)
+            alone = () if self.joint else (Phase("generator", self.pseudo_fl),)
+            return (prototypes, *alone, *super().plan())
         phases = (Phase("embeddings", self.embed), Phase("generator", self.generator_round, self.generator_epochs))
         return (*phases, *super().plan())
 
@@ -292,6 +189,16 @@ class FedDep(ModelAveraging[Server, Generating]):
         for _ in range(self.generator_epochs):
             clients = replace(clients, state=self.generator_epoch(clients))
         return clients.state, Nothing(clients.ids)
+
+    def informed(self, clients: Clients[Generating], down: Model) -> Generating:
+        """Line 6; `joint`: after some epochs of line 5, whose F is the one received."""
+        state = super().informed(clients, down)
+        if not self.joint:
+            return state
+        state = replace(state, generator=state.generator | prefixed(CLASSIFIER, down.params))
+        for _ in range(-(-self.generator_epochs // self.training.rounds)):
+            state = self.generator_epoch(replace(clients, state=state))
+        return state
 
     def generator_epoch(self, clients: Clients[Generating], pulls_RD: Tensor | None = None) -> Generating:
         """One step of equation 3.1; `pulls_RD` are the others' gradients, without Proto."""
@@ -379,8 +286,8 @@ class FedDep(ModelAveraging[Server, Generating]):
         graph, rng = clients.graph, clients.rng.fork("mend")
         with torch.no_grad():
             made = self.deep_generator(clients.task)(generator, graph, rng.fork("noise"))
-            z_ND = made.mean(bernoulli(made.used, share, graph.segments, rng.fork("bernoulli")))
-        return with_embeddings(graph, z_ND)
+            chosen_NP = bernoulli(made.used, share, graph.segments, rng.fork("bernoulli"))
+        return with_embeddings(graph, attached(made, chosen_NP, graph, self.fusion))
 
     def supposed(self, clients: Clients[Generating]) -> Supposed:
         """round(n~_v) of the whole graphs."""

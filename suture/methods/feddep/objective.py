@@ -16,10 +16,11 @@ from suture.core.kernels import Segments, SparseMatrix, client_mean
 from suture.core.message import Rows
 from suture.core.streams import Streams
 from suture.core.tree import Tree, under
+from suture.graph.batch import GraphBatch
 from suture.graph.embeddings import with_embeddings
 from suture.graph.impair import Impaired
 from suture.methods.feddep.dgen import Generated, bernoulli, nearest_listed, nearest_of_each
-from suture.methods.feddep.fused import FusedSage
+from suture.methods.feddep.fused import FusedSage, Fusion
 from suture.methods.feddep.without_proto import along
 from suture.settings import TrainingSettings
 from suture.training.losses import nodes_loss
@@ -74,10 +75,20 @@ class Objective:
     def labels(self, params: Tree, made: Generated, hurt: Impaired, rng: Streams) -> Tensor:
         """L^c on the impaired graph, mended, [K]."""
         kept = bernoulli(made.used, self.kept_share, hurt.graph.segments, rng.fork("bernoulli"))
-        graph = with_embeddings(hurt.graph, made.mean(kept))
+        graph = with_embeddings(hurt.graph, attached(made, kept, hurt.graph, self.classifier.fusion))
         view = graph.train
         logits = self.classifier.logits(under(CLASSIFIER, params), graph, rng.fork("classifier"), view)
         return nodes_loss(logits, graph.y[view.nodes], view.segments.client, len(graph.ids), graph.target, self.training)
+
+
+def attached(made: Generated, chosen_NP: Tensor, graph: GraphBatch, fusion: Fusion) -> Tensor:
+    """What nodes carry: z_v, the mean of the chosen slots [N, D], and the share of their neighbours that these are."""
+    z_ND = made.mean(chosen_NP)
+    if fusion != "neighbours":
+        return z_ND
+    supposed_N = chosen_NP.sum(1).to(z_ND.dtype)
+    share_N = supposed_N / (supposed_N + graph.degree).clamp_min(1)
+    return torch.cat([z_ND, share_N.unsqueeze(1)], 1)
 
 
 def _apart_from(made: Generated, others_KMCD: Tensor, segments: Segments) -> Tensor:

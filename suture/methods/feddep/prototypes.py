@@ -122,7 +122,8 @@ def noisy(centres_KCD: Tensor, cluster_N: Tensor, segments: Segments, smallest: 
 
 def without_excess(centres: Tensor) -> Tensor:
     """No longer than one, as every mean of embeddings is: what noise has added to a prototype's length tells nothing."""
-    return centres / torch.linalg.vector_norm(centres, dim=-1, keepdim=True).clamp_min(1)
+    length: Tensor = torch.linalg.vector_norm(centres, dim=-1, keepdim=True)
+    return centres / length.clamp_min(1)
 
 
 def trained_embeddings(network: Sage, initial: Tree, graph: GraphBatch, settings: TrainingSettings, rng: Streams) -> Tensor:

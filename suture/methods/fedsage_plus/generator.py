@@ -1,4 +1,4 @@
-"""What a client's generator learns from nodes the client itself has hidden: equation (4) of FedSage+.
+"""What a client's generator learns from nodes the client itself has hidden: equation (4) of FedSage+, or (5) (`joint.py`).
 
     L^d = 1/|V| sum_v L1smooth(n~_v - n_v)
     L^f = 1/|V| sum_v sum_{p <= n_v} min over the hidden neighbours u of v of |x~_v^p - x_u|^2
@@ -16,11 +16,13 @@ from torch import Tensor
 
 from suture.core.kernels import Segments, client_mean, segments_of
 from suture.core.streams import Streams
-from suture.core.tree import Tree
+from suture.core.tree import Tree, under
 from suture.graph.batch import Features, View
 from suture.graph.impair import Impaired
 from suture.graph.matching import dense_rows, nearest_of_listed
+from suture.methods.fedsage_plus.joint import CLASSIFIER, labels_loss
 from suture.methods.fedsage_plus.neighgen import NeighGen
+from suture.nn.backbones import Sage
 from suture.nn.sampler import sample_batch
 from suture.training.local import sum_terms
 from suture.training.optimisers import leaves_of, slopes
@@ -65,6 +67,9 @@ class OwnLoss:
     most: int
     lambda_d: float
     lambda_f: float
+    lambda_c: float = 0.0
+    classifier: Sage | None = None
+    """F of equation (5), where it is trained jointly."""
 
     def gradient(self, start: Tree, hurt: Impaired, x: Features, rng: Streams) -> OwnGradient:
         """Of one batch, at `start`; `x` are the features of the whole graph."""
@@ -100,10 +105,15 @@ class OwnLoss:
         off = F.smooth_l1_loss(network.missing(params, z_BZ, degree, batch.segments), truth, reduction="none")
         count_loss = client_mean(off, batch.segments.client, clients)
         rows_RZ = z_BZ[batch.row] + rng.fork("noise").normal(batch.row_segments.ptr, network.latent)
-        feature_loss = z_BZ.new_zeros(clients)
+        feature_loss, labels_terms = z_BZ.new_zeros(clients), {}
+        made_RF = z_BZ.new_zeros(0, network.features)
         if batch.row.numel():
             made_RF = network.neighbours(params, rows_RZ, batch.row_segments)
             nearest = nearest_of_listed(made_RF.detach(), hurt.hidden.take_rows(batch.nodes[batch.row]), x)
             distance = (made_RF - dense_rows(x, nearest)).square().sum(1)
             feature_loss = feature_loss.index_add(0, batch.row_segments.client, distance) / batch.sizes
-        return {"count": self.lambda_d * count_loss, "features": self.lambda_f * feature_loss}, rows_RZ
+        if self.classifier is not None:
+            own, source_R = under(CLASSIFIER, params), batch.nodes[batch.row]
+            loss = labels_loss(self.classifier, own, hurt.graph, batch.nodes, source_R, made_RF)
+            labels_terms = {"labels": self.lambda_c * loss}
+        return {"count": self.lambda_d * count_loss, "features": self.lambda_f * feature_loss} | labels_terms, rows_RZ

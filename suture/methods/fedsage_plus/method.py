@@ -32,7 +32,8 @@ What the paper leaves open, and what we do
 - At most `exchanged` rows of a client travel in an iteration; their gradient is scaled up to all rows of V_i^t.
 - Everybody answering everybody costs K^2 answers an iteration. With more than `partners` + 1 clients these are divided into
   random groups, other ones in every iteration; line 2 goes on inside a group, and line 3 scales its sum up to all others.
-- Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we.
+- Algorithm 1 optimises equation (6) and trains the classifier afterwards; so do we. `joint` adds L^c of equation (5), by
+  which section 4.2 defines LocSage+, to (4) and (6); its classifier stays at the client and is thrown away (joint.py).
 - "Epoch" of the generator: one iteration of the box, with one mini-batch. e_g, learning rate, widths, h: not stated. h is
   5%, towards the smaller end of the shares of links that the paper's cuts lose (3% to 28%), because a neighbour generated
   for a node that lost none harms (with 8% validation accuracy is lower on Cora); `width` is narrow for privacy. The
@@ -63,20 +64,21 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
 
-from suture.core.message import Model, Nothing, Record, Rows
+from suture.core.message import Model, Nothing, Record
 from suture.core.streams import Streams, generator
-from suture.core.tree import Tree, is_tiled, map_tree, mean, split, tile
+from suture.core.tree import Tree, is_tiled, map_tree, mean, prefixed, split, tile
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.impair import Impaired, impair
 from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step, step_if
-from suture.methods.averaging import SERVER, Kept, Server
+from suture.methods.averaging import SERVER
 from suture.methods.fedsage import Sampled
 from suture.methods.fedsage_plus.answering import Answering, Form
 from suture.methods.fedsage_plus.exchange import MOST_BLOCKS, blocks_of, offered_rows, route, share, summed
 from suture.methods.fedsage_plus.generator import OwnGradient, OwnLoss
+from suture.methods.fedsage_plus.joint import CLASSIFIER
+from suture.methods.fedsage_plus.kept import Generators, Mending, MendingServer
 from suture.methods.fedsage_plus.mending import Mender
 from suture.methods.fedsage_plus.messages import (
     Answers,
@@ -89,46 +91,9 @@ from suture.methods.fedsage_plus.messages import (
 )
 from suture.methods.fedsage_plus.neighgen import FGEN, NeighGen
 from suture.methods.fedsage_plus.patch import Patch, no_patch, with_generated_nodes
+from suture.nn.backbones import Sage
 from suture.settings import Count, NonNegative, OpenShare, Positive, Search, TrainingSettings, Whole
-from suture.training.optimisers import Moments, fresh_moments, stepped
-
-
-@dataclass(frozen=True)
-class Mending(Kept):
-    """What a client keeps: also its generator with moments, a gradient waiting for its foreign part, its new neighbours.
-
-    `drawn` [K] is the key of what these were drawn from, with which they can be drawn again; `told` [K] how many offers of
-    others it has answered, where that is limited.
-    """
-
-    generator: Tree
-    generator_moments: Moments
-    waiting: Tree
-    source: Rows
-    column: Rows
-    value: Rows
-    drawn: Tensor
-    told: Tensor
-
-    @property
-    def generator_steps(self) -> int:
-        """Steps that the generators have taken; all clients take them together."""
-        return int(self.generator_moments["step"].max())
-
-
-@dataclass(frozen=True)
-class Generators(Record):
-    """What mends a graph after a run: each client's generator [K, ...], and the key [K] of what line 5 drew from."""
-
-    generator: Tree
-    drawn: Tensor
-
-
-@dataclass(frozen=True)
-class MendingServer(Server):
-    """The global classifier, and the generator of appendix D.2 [1, ...] (empty if everybody keeps its own)."""
-
-    generator: Tree
+from suture.training.optimisers import fresh_moments, stepped
 
 
 def exchanging(method: FedSagePlus) -> bool:
@@ -178,6 +143,10 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     """Weight of the count loss L^d."""
     lambda_f: Annotated[NonNegative, Search(0.1, 10.0)] = 1.0
     """Weight of the feature loss L^f."""
+    joint: bool = False
+    """Equation (5): a classifier of the client's own, which is not sent, is trained with the generator, on what it mends."""
+    lambda_c: Annotated[NonNegative, Search(0.1, 10.0)] = 1.0
+    """joint: weight of that classifier's loss L^c."""
     most: Count = 5
     """Most neighbours generated for a node."""
     exchanged: Count = 32
@@ -192,6 +161,8 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.joint and self.shared_generator:
+            raise ConfigError(f"{self.name}.joint keeps its classifier at the client: use it without shared_generator")
         if self.exchanged < self.width + 2 and exchanging(self):
             raise ConfigError(
                 f"{self.name}.exchanged must be at least width + 2 = {self.width + 2}, got {self.exchanged}: "
@@ -212,7 +183,13 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
             most=self.most,
             lambda_d=self.lambda_d,
             lambda_f=self.lambda_f,
+            lambda_c=self.lambda_c,
+            classifier=self.own_classifier(task) if self.joint else None,
         )
+
+    def own_classifier(self, task: Task) -> Sage:
+        """F of equation (5)."""
+        return Sage(replace(self.model, kind="sage", dropout=0.0), task.features, task.classes)
 
     @property
     def generator_training(self) -> TrainingSettings:
@@ -226,11 +203,16 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
 
     def fresh_generator(self, task: Task) -> Tree:
         """Weights [1, ...] everybody can compute from the run's public seed."""
-        return self.neighgen(task).init(generator(task.seed, "initial generator"))
+        made = self.neighgen(task).init(generator(task.seed, "initial generator"))
+        if not self.joint:
+            return made
+        return made | prefixed(CLASSIFIER, self.own_classifier(task).init(generator(task.seed, "initial joint classifier")))
 
     def init_clients(self, clients: Clients[Nothing]) -> Mending:
         """The classifier, a fresh generator that is the same for all, and no generated neighbour yet."""
         kept = self.fresh(clients)
+        if self.joint and (clients.graph.pairs is not None or clients.task.module is not None):
+            raise ConfigError(f"{self.name}.joint trains a GraphSAGE that classifies nodes; leave it out here")
         made = tile(self.fresh_generator(clients.task), len(clients.ids), clients.graph.device)
         patch = no_patch(clients.graph, self.entries)
         return Mending(
@@ -364,6 +346,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
     def mend(self, clients: Clients[Mending], down: Model) -> tuple[Mending, Nothing]:
         """Line 5: the generator is done, so its moments are dropped."""
         params = clients.state.generator | down.params
+        params = {name: value for name, value in params.items() if not name.startswith(CLASSIFIER)}
         patch = self.patch(clients, params)
         done = replace(clients.state, generator=params, generator_moments={}, waiting={}, drawn=clients.rng.keys)
         return replace(done, source=patch.source, column=patch.column, value=patch.value), Nothing(clients.ids)
