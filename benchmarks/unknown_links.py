@@ -27,7 +27,6 @@ from known_links import Scored, carry_out, trained, with_neighbourhoods
 from suture.runs.plan import Plan
 from suture.runs.prepare import Prepared
 
-
 FEDGRAM = ("fedgram.model.dropout=0.5", "fedgram.training.weight_decay=5e-4", "fedgram.training.moments=averaged")
 """How FedGram, and FedAvg set alike, are trained here; chosen by validation."""
 
