@@ -54,9 +54,8 @@ def report(dataset: str, found: Mapping[str, Mapping[int, float]]) -> None:
     gains = [found["suture"][seed] - found["fedpub"][seed] for seed in seeds]
     if len(gains) > 1 and statistics.stdev(gains) > 0:
         t = statistics.mean(gains) / (statistics.stdev(gains) / math.sqrt(len(gains)))
-        print(
-            f"{dataset:20} above fedpub by {statistics.mean(gains):.2f}, t = {t:.1f}, {sum(g > 0 for g in gains)} of {len(gains)} seeds"
-        )
+        better = f"{sum(gain > 0 for gain in gains)} of {len(gains)} seeds"
+        print(f"{dataset:20} above fedpub by {statistics.mean(gains):.2f}, t = {t:.1f}, {better}")
 
 
 def main() -> None:

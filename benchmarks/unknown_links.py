@@ -11,9 +11,9 @@ validation accuracy:
     fedgram     FedGram on the owners' pieces, whose uploads are weights and sums
     set alike   FedAvg on the owners' pieces with FedGram's settings of network and training
 
-and at the end the means, and how much of the way from `nothing` to `oracle` each goes. FedGram is set as `FEDGRAM` says: with
-dropout and weight decay, which the cell has not, and averaged moments. `key=value` holds for all, but for values of FedGram's
-own: `fedgram.stages=0`, `fedgram.training.moments=own`.
+and at the end the means, and how much of the way from `nothing` to `oracle` each goes. FedGram is set as `FEDGRAM` says:
+with dropout and weight decay, which the cell has not, and averaged moments. `key=value` holds for all, but for values of
+FedGram's own: `fedgram.stages=0`, `fedgram.training.moments=own`.
 """
 
 from __future__ import annotations

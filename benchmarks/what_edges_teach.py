@@ -10,8 +10,8 @@ weighed row to a neighbour's (200 directions of all rows; one edge's worth of ri
     all edges       also the lost ones: what a linear map could do at best
     mean row        no map: the mean of the owner's rows
 
-Printed are edges inside an owner, the share that was lost, and the mean cosine of each guess with the mean of the rows of the
-neighbours that a node lost, both without the mean of all rows, over nodes that lost one.
+Printed are edges inside an owner, the share that was lost, and the mean cosine of each guess with the mean of the rows of
+the neighbours that a node lost, both without the mean of all rows, over nodes that lost one.
 """
 
 from __future__ import annotations
