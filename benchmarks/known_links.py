@@ -111,8 +111,10 @@ def report(dataset: str, found: Mapping[str, Sequence[Scored]]) -> None:
         )
 
 
-def carry_out(doc: str | None, methods: Sequence[str], of_seed: Callable[[Plan, Prepared], Scores]) -> None:
-    """All seeds that the command line asks for."""
+def carry_out(
+    doc: str | None, methods: Sequence[str], of_seed: Callable[[Plan, Prepared], Scores], settings: Sequence[str] = ()
+) -> None:
+    """All seeds that the command line asks for, in the cell with these settings."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset")
     parser.add_argument("seeds")
@@ -121,7 +123,7 @@ def carry_out(doc: str | None, methods: Sequence[str], of_seed: Callable[[Plan, 
     asked = parser.parse_args()
     torch.set_num_threads(1)
     seeds = [int(seed) for seed in asked.seeds.split(",")]
-    overrides = [*CELL, *asked.overrides]
+    overrides = [*CELL, *settings, *asked.overrides]
     made = api.plan(asked.dataset, methods, protocol="fedsage-louvain", clients=10, seeds=seeds, overrides=overrides)
     source, found = Source(made, data_root=asked.data_root), defaultdict[str, list[Scored]](list)
     for seed in seeds:

@@ -140,6 +140,8 @@ class Method(ABC, Generic[V, S]):
     paper: ClassVar[str] = ""
     one_model: ClassVar[bool] = True
     """One model serves everybody, so that it can be tested on the uncut graph."""
+    serves_untaught: ClassVar[bool] = False
+    """Owners have models of their own, but one that had no training node predicts by what the others learnt."""
     sees_uncut_graph: ClassVar[bool] = False
     """Trains on the uncut graph as a single client: a reference, not a federated method."""
     sees_hidden_edges: ClassVar[bool] = False

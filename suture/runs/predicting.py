@@ -263,7 +263,8 @@ def _together(trained: Trained, parts: Partition) -> Iterator[Partition]:
 def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool, uncut: bool) -> Iterator[str]:
     """What must be said about whose model was used on what."""
     method = trained.method
-    if method.training.stitch and not method.sees_uncut_graph:
+    links_known = trained.stitched is not None or trained.in_federation or trained.protocol.partition.boundary != "none"
+    if method.training.stitch and links_known and not method.sees_uncut_graph:
         why = _unstitched(trained, parts, known, uncut)
         heard = "stitched: predictions are smoothed over links that owners know, by what each heard of the others in the run"
         yield heard if why is None else f"not stitched, as the run's scores are (training.stitch): {why}"
@@ -277,7 +278,7 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
     if strangers:
         yield f"{some_of(strangers)} did not take part in the run; the model for everybody predicts for them"
     untaught = [name for name in _untaught(trained) if name in parts.ids and name in trained.models]
-    if untaught:
+    if untaught and not method.serves_untaught:
         yield (
             f"{some_of(untaught)} had no training node, and {method.name} gives each owner a model of its own: it learnt "
             "from no label there, and what it predicts may be chance; a method with one model for everybody, such as "

@@ -36,6 +36,7 @@ def lines(path: Path) -> list[dict[str, object]]:
             ("fedgram.rank=8", "fedgram.sure=0.3", "training.moments=averaged"),
             {"count", "multiply", "relate", "learn"},
         ),
+        ("suture", ("suture.rank=8",), {"relate", "local_update", "known_links", "stitch_offer", "stitch_hear"}),
     ],
 )
 def test_between_processes_as_in_one(method: str, more: tuple[str, ...], steps: set[str], tmp_path: Path) -> None:

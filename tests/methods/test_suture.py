@@ -174,3 +174,19 @@ def test_it_refuses_what_it_cannot_promise() -> None:
         small(Suture, training={"dp_sigma": 1.0})
     with pytest.raises(ConfigError, match="moments"):
         small(Suture, training={"moments": "server"})
+
+
+def test_an_own_model_without_training_nodes_has_nothing_to_say() -> None:
+    graph = small_world().clients
+    role = torch.where((graph.segments.client == 0) & (graph.role == 1), 0, graph.role)
+    role = torch.where((graph.segments.client == 1) & (graph.role == 2), 0, role)
+    world = dataclasses.replace(small_world(), clients=dataclasses.replace(graph, role=role))
+    method: Any = small(Suture)
+    server, cohort = run(method, world)
+    model = cohort.peek(lambda clients: method.assemble(clients, method.deploy(server, clients.ids)))
+    assert float(model.params[MIXTURE][0, -1]) == 0
+    assert bool((model.params[MIXTURE][1:, -1] > 0).all())
+    assert_allclose(model.params[MIXTURE].sum(1).numpy(), np.ones(len(graph.ids)), atol=1e-6)
+    # The second has no validation node: everybody's weights, with a small part for all.
+    common = server.params[MIXTURE][0].numpy()
+    assert_allclose(model.params[MIXTURE][1].numpy(), (1 - FLOOR) * common + FLOOR / common.size, atol=1e-6)

@@ -7,7 +7,7 @@ they are few, everybody's. The experts e = 1..E:
     common.BESIDE     the same of each network beside it: GraphSAGE (tells a node from its neighbours), GPR-GNN (learns how
                       far to look, and whether neighbours are alike or unlike) and a perceptron (looks at no neighbour)
     common.gram       the network that the settings name, hearing of links that nobody knows: suture.methods.fedgram
-    own.set           v_k, of every owner alone
+    own.set           v_k, of every owner alone; where there are training nodes
 
     lines 1 to 4 of FedGram;  a_bar <- 1 / E
     for t = 1..T
@@ -75,6 +75,7 @@ class Suture(FedGram):
     summary: ClassVar[str] = "for those who do not want to choose: stable averages of several networks, mixed by validation"
     paper: ClassVar[str] = "ours"
     one_model: ClassVar[bool] = False
+    serves_untaught: ClassVar[bool] = True
     sums: ClassVar[tuple[str, ...]] = FedGram.sums
     shares: ClassVar[tuple[Shared, ...]] = ("moments",)
 
@@ -172,7 +173,15 @@ class Suture(FedGram):
         known = state.params | prefixed(GRAM_OF, state.gram)
         with torch.no_grad():
             judged = Judged.of(clients.graph, self.said(clients.graph, known, clients.task))
-        return state, replace(up, params=up.params | {MIXTURE: judged.shares(raised(prior)).float()})
+        return state, replace(up, params=up.params | {MIXTURE: judged.shares(self.prior(clients, prior)).float()})
+
+    def prior(self, clients: Clients[Described], common_KE: Tensor) -> Tensor:
+        """A_bar with a small part for everybody; an own model that has nothing to learn from has nothing to say."""
+        prior, graph = (1 - FLOOR) * common_KE + FLOOR / common_KE.shape[1], clients.graph
+        if not self.own or graph.pairs is not None:
+            return prior
+        prior = torch.cat([prior[:, :-1], (prior[:, -1] * (graph.num_train > 0)).unsqueeze(1)], 1)
+        return prior / prior.sum(1, keepdim=True)
 
     # What is predicted
 
@@ -190,7 +199,8 @@ class Suture(FedGram):
         params = super().assemble(clients, deployed).params
         with torch.no_grad():
             judged = Judged.of(clients.graph, self.said(clients.graph, params, clients.task))
-        return Model(clients.ids, params | {MIXTURE: judged.weights(raised(params[MIXTURE]), self.doubt).float()})
+        weights = judged.weights(self.prior(clients, params[MIXTURE]), self.doubt)
+        return Model(clients.ids, params | {MIXTURE: weights.float()})
 
     def predict(self, graph: GraphBatch, model: Model, task: Task) -> Tensor:
         """What they say together."""
@@ -211,8 +221,3 @@ class Suture(FedGram):
             return self.stitch_wants(clients, message)
         none = torch.zeros(0, dtype=torch.int64, device=graph.device)
         return clients.state, Wanted(clients.ids, Rows(none, pointers(torch.zeros(len(clients.ids), dtype=torch.int64))))
-
-
-def raised(shares_KE: Tensor) -> Tensor:
-    """a_bar with the same small part for everybody."""
-    return (1 - FLOOR) * shares_KE + FLOOR / shares_KE.shape[1]
