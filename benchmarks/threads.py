@@ -94,7 +94,7 @@ def main() -> None:
         return
     cores = str(len(os.sched_getaffinity(0)))
     for spin in options.spins.split(","):
-        for load in (0, options.spinning):
+        for load in dict.fromkeys((0, options.spinning)):
             settings = dict.fromkeys(("1", cores, AUTO))
             with spinning(load):
                 turns = [{one: in_its_own_process(options, one, spin) for one in settings} for _ in range(options.turns)]

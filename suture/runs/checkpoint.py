@@ -6,6 +6,7 @@ atomically; so at any moment the JSON names a complete, verified checkpoint or t
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def save_checkpoint(folder: Path, progress: Mapping[str, object], records: Mappi
     }
     pointer = {
         "file": target.name,
-        "sha256": sha256_of_file(target),
+        "sha256": hashlib.sha256(content).hexdigest(),
         "progress": dict(progress),
         "records": layout,
     }

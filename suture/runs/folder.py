@@ -78,7 +78,7 @@ ASSESSMENT, ATTACKS, SKETCH, VIEWS = "assess.json", "attacks.json", "sketch.json
 EMBEDDED = "embedded"
 """The engine that carries a run out if none is named."""
 # A checkpoint may take at most this share of the running time.
-CHECKPOINT_SHARE = 0.05
+CHECKPOINT_SHARE = 0.02
 MIN_SECONDS_BETWEEN_CHECKPOINTS = 2.0
 
 
