@@ -103,7 +103,7 @@ def _grouped(row: Tensor, rows: int) -> Tensor:
         return torch.argsort(row, stable=True)
     # Transposing a matrix with one entry a line counts where torch would sort: the same order, six times sooner. With
     # 32-bit numbers it takes half the memory.
-    number = torch.arange(row.numel() + 1, dtype=torch.int32 if row.numel() < 2**31 else torch.int64)
+    number = torch.arange(row.numel() + 1, dtype=torch.int32 if row.numel() < 2**31 else torch.int64, device="cpu")
     parts = (number[:-1].numpy(), row.to(number.dtype).numpy(), number.numpy())
     return torch.from_numpy(scipy.sparse.csr_array(parts, shape=(row.numel(), rows)).tocsc().data)
 

@@ -22,7 +22,7 @@ from suture.graph.batch import Features, GraphBatch, View
 def glorot(shape: tuple[int, ...], fan_in: int, fan_out: int, rng: torch.Generator) -> Tensor:
     """Uniform in +-sqrt(6 / (fan_in + fan_out))."""
     limit = math.sqrt(6.0 / (fan_in + fan_out))
-    return torch.empty(shape).uniform_(-limit, limit, generator=rng)
+    return torch.empty(shape, device="cpu").uniform_(-limit, limit, generator=rng)
 
 
 def linear_init(name: str, fan_in: int, fan_out: int, rng: torch.Generator, *, bias: bool = True) -> Tree:

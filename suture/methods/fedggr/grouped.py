@@ -38,7 +38,8 @@ def coded(graph: GraphBatch, groups: Groups | None) -> Tensor:
 
 def _projected(x: Features, seed: int) -> Tensor:
     """Features along random directions, [N, D], the same whoever stands beside a client."""
-    sign = torch.randint(0, 2, (x.width, DIRECTIONS), generator=generator(seed, "directions of groups")) * 2 - 1
+    rng = generator(seed, "directions of groups")
+    sign = torch.randint(0, 2, (x.width, DIRECTIONS), generator=rng, device="cpu") * 2 - 1
     if isinstance(x.matrix, SparseMatrix):
         return x.matrix.times(sign.float().to(x.matrix.val.device))
     return (x.matrix.double() @ sign.double().to(x.matrix.device)).float()

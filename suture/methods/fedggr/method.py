@@ -266,7 +266,7 @@ class FedGgr(AnchoredRounds):
         params = clients.state.params | down.params
         if not self.training.keep_optimizer:
             moments = map_tree(torch.zeros_like, moments)
-        loss, z_grads = torch.zeros(len(clients.ids)), []
+        loss, z_grads = torch.zeros(len(clients.ids), device=graph.device), []
         settings = in_round(self.training, clients.round)
         frozen = self.local_network(clients.task).frozen_names()
         for epoch in range(settings.local_epochs):

@@ -88,7 +88,7 @@ def solved(basis_DR: Tensor, own_RR: Tensor, ends_RR: Tensor, crossed_RR: Tensor
     sign = torch.where((vectors**3).sum(0) < 0, -1.0, 1.0)
     vectors, turn = vectors * sign, turn * sign
     ends, crossed = (turn.T @ each @ turn for each in (ends_RR, crossed_RR))
-    generator = torch.linalg.solve(ends + ridge * torch.eye(ends.shape[0], dtype=ends.dtype), crossed)
+    generator = torch.linalg.solve(ends + ridge * torch.eye(ends.shape[0], dtype=ends.dtype, device=ends.device), crossed)
     told = {BASIS: vectors, GRAM: eigenvalue.masked_fill(vanishing, 0), GENERATOR: generator}
     return {name: value.float().unsqueeze(0) for name, value in told.items()}
 

@@ -133,7 +133,7 @@ def proxy_graph(settings: ProxySettings, copies: int, features: int, seed: int, 
     """Draw the graph; its features are standard normal, or of a rank, a random mixture of so many that are."""
     rng = generator(seed, "proxy graph")
     nodes = 1 if settings.kind == "single-node" else settings.blocks * settings.block_size
-    upper = torch.rand(nodes, nodes, generator=rng) < _probability(settings, nodes)
+    upper = torch.rand(nodes, nodes, generator=rng, device="cpu") < _probability(settings, nodes)
     edges = torch.nonzero(upper.triu(1)).T
     both = torch.cat([edges, edges.flip(0)], 1).to(device)
     low = 0 < settings.rank < features

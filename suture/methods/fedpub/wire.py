@@ -77,7 +77,8 @@ def support_of(kept_KM: Tensor) -> Rows:
 
 def everything(clients: int) -> Rows:
     """The support of models that travel whole."""
-    return Rows(torch.zeros(0, dtype=torch.uint8), torch.zeros(clients + 1, dtype=torch.int64))
+    none = torch.zeros(clients + 1, dtype=torch.int64, device="cpu")
+    return Rows(torch.zeros(0, dtype=torch.uint8, device="cpu"), none)
 
 
 def travels(support: Rows, entries: int) -> Tensor | None:
@@ -89,7 +90,7 @@ def travels(support: Rows, entries: int) -> Tensor | None:
     if bool(((lengths != 0) & (lengths != width)).any()) or width > -(-entries // 8):
         raise IntegrityError(f"sparse models of {entries} entries came with {lengths.tolist()} bytes of bits; refused")
     bits = np.unpackbits(support.values.cpu().numpy().reshape(-1, width), axis=1)[:, :entries]
-    chosen = torch.ones(lengths.numel(), entries, dtype=torch.bool)
+    chosen = torch.ones(lengths.numel(), entries, dtype=torch.bool, device="cpu")
     chosen[lengths > 0, : bits.shape[1]] = torch.from_numpy(bits).bool()
     return chosen.to(support.values.device)
 
@@ -98,14 +99,14 @@ def thinned(row_KP: Tensor, support: Rows) -> Rows:
     """The entries that travel."""
     chosen = travels(support, row_KP.shape[1])
     if chosen is None:
-        return Rows(row_KP.reshape(-1), pointers(torch.full((row_KP.shape[0],), row_KP.shape[1])))
+        return Rows(row_KP.reshape(-1), pointers(torch.full((row_KP.shape[0],), row_KP.shape[1], device="cpu")))
     return Rows(row_KP[chosen], pointers(chosen.sum(1).cpu()))
 
 
 def restored(model: SparseModel, entries: int, missing: Callable[[], Tensor]) -> Tensor:
     """The rows [K, P] again; entries that did not travel are taken from `missing`, which is asked for only if needed."""
     chosen = travels(model.support, entries)
-    expected = torch.full((len(model.ids),), entries) if chosen is None else chosen.sum(1).cpu()
+    expected = torch.full((len(model.ids),), entries, device="cpu") if chosen is None else chosen.sum(1).cpu()
     found = model.values.ptr.diff().cpu()
     if found.tolist() != expected.tolist():
         raise IntegrityError(f"sparse models came with {found.tolist()} entries, expected {expected.tolist()}; refused")

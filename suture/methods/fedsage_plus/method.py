@@ -240,7 +240,7 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         if not exchanging(self):
             up = cohort.ask(self.train_alone, Model(cohort.ids, tile(server.generator, len(cohort.ids))))
             cohort.report(loss=float(up.loss.mean()))
-            return replace(server, generator=mean(up.generator, torch.ones(len(up.ids))))
+            return replace(server, generator=mean(up.generator, torch.ones_like(up.loss)))
         offer = cohort.ask(self.offer, Nothing(cohort.ids))
         cohort.report(loss=float(offer.loss.mean()))
         cohort.ask(self.update_generator, self.foreign(offer, cohort))

@@ -163,7 +163,7 @@ class FedTad(ModelAveraging[Distilling, Kept]):
         example = next(iter(up.params.values()))
         device, adam = example.device, self.steps_of_adam()
         rng = generator(server.seed, "fedtad", server.rounds, number)
-        noise = torch.randn(self.pseudo_nodes, NOISE, generator=rng).to(device)
+        noise = torch.randn(self.pseudo_nodes, NOISE, generator=rng, device="cpu").to(device)
         lesson = Lesson.of(self, server, up, noise)
         made, made_moments = (map_tree(lambda value: value.to(device), t) for t in (server.made, server.made_moments))
         params, moments = server.params, map_tree(lambda value: value.to(device), server.taught_moments)
