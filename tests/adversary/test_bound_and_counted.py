@@ -14,7 +14,7 @@ from test_faults import OWNERS, QUICK, InProcess, coordinator, ordered, planned,
 from suture.cli import main
 from suture.federation.audit import AUDIT, AuditLog, verify_audit
 from suture.federation.coordinator.coordinator import Coordinator
-from suture.federation.owner.binding import BINDING
+from suture.federation.owner.binding import BINDING, bind
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import order_of
@@ -59,6 +59,16 @@ def test_a_run_does_not_go_on_with_other_data(forgotten: bool, shards: Path, tmp
     transport.desks["client-01"] = Owner.set_up("client-01", shards / "client-01.safetensors", None, home).desk()
     if not forgotten:
         assert coordinator(ordered(planned("fedavg", 6)), tmp_path, transport).carry_on() is not None
+
+
+def test_an_owner_refuses_by_itself(tmp_path: Path) -> None:
+    """Whatever the coordinator makes of it; what comes before a run is bound with it."""
+    told = bind(tmp_path, "run", "these data")
+    assert bind(tmp_path, "run.matching", "these data") == told != bind(tmp_path, "another", "these data")
+    for name in ("run", "run.matching", "run.census"):
+        with pytest.raises(Refused, match="other data than it has now") as refused:
+            bind(tmp_path, name, "other data")
+        assert refused.value.code == Code.CHANGED
 
 
 def test_what_is_told_of_data_tells_nothing_of_them(shards: Path, tmp_path: Path) -> None:  # noqa: F811

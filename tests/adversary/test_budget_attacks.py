@@ -76,6 +76,8 @@ def spend(home: Path, first: int) -> None:
     for run in range(first, first + 6):
         with contextlib.suppress(Refused):
             Account(home).open(f"run-{run}", {}, Cost(1), check)
+            with (home / f"granted-{first}").open("ab") as granted:
+                granted.write(b".")
 
 
 def test_processes_that_open_at_once_do_not_spend_twice(tmp_path: Path) -> None:
@@ -86,6 +88,7 @@ def test_processes_that_open_at_once_do_not_spend_twice(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert len(ChainedFile(tmp_path / ACCOUNT, "account").verified()) == 10
+    assert sum(path.stat().st_size for path in tmp_path.glob("granted-*")) == 10, "nobody's line was written over"
 
 
 def charge_on(path: Path, answered: Path) -> None:

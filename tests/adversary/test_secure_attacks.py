@@ -288,6 +288,20 @@ def test_keys_that_are_not_the_owners_own_are_not_used(kind: str, hostile: Hosti
     refusal(hostile.tell(VICTIM, "seal-ask", hostile.body(VICTIM), session=hostile.session, step=STEP, round=1, base=0))
 
 
+def test_an_owner_knows_its_own_keys(hostile: Hostile) -> None:
+    """It has signed others for the same step before; who has these in their place gets nothing."""
+    earlier = hostile.tell(VICTIM, "seal-keys").header["keys"]
+    keys = {**hostile.keys(), VICTIM: earlier}
+    refused = hostile.shares(keys, [VICTIM])[VICTIM].refused
+    assert "the keys that came as this owner's are not its own" in str(refused)
+
+
+def test_another_session_is_another_sum(hostile: Hostile) -> None:
+    hostile.sealed()
+    hostile.session = "0" * 32
+    assert "not the secure sum this owner has begun" in str(hostile.agree(VICTIM, OWNERS).refused)
+
+
 @pytest.mark.parametrize("kind", ["revoked", "expired", "operator", "coordinator", "no role"])
 def test_certificates_that_do_not_count(kind: str, shards: Path, tmp_path: Path) -> None:
     """Keys that the owner has itself signed, under a certificate that is not, or not any more, an owner's."""
