@@ -140,7 +140,19 @@ def in_words(cells: dict[str, Any]) -> str:
     text = f"{len(there)} cells took {sum(each):.0f} minutes of one processor, the longest {max(each):.0f}, "
     text += f"so {sum(each) / 2:.0f} minutes with two. "
     text += f"In {cut} of them an attack was cut. " if cut else "No attack was cut. "
-    return text + (f"{missing} cells are missing." if missing else "No cell is missing.")
+    return text + (_outstanding(cells, sum(each)) if missing else "No cell is missing.")
+
+
+def _outstanding(cells: dict[str, Any], minutes: float) -> str:
+    """Which cells are missing, and how long all would take if these took as long as others of their dataset."""
+    gaps, more = [], 0.0
+    for dataset in DATASETS:
+        there = [cells[name]["processor"] / 60 for line in LINES if (name := f"{dataset}, {line}") in cells]
+        lacking = [line for line in LINES if f"{dataset}, {line}" not in cells]
+        more += len(lacking) * (sum(there) / len(there) if there else 0.0)
+        gaps += [f"{dataset} ({'; '.join(lacking)})"] if lacking else []
+    whole = f"all of them would take about {(minutes + more) / 2:.0f} minutes with two processors"
+    return f"If missing cells took as long as others of their dataset, {whole}. **Missing**: {', '.join(gaps)}."
 
 
 def write_page(cells: dict[str, Any]) -> None:
