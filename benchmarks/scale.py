@@ -137,9 +137,19 @@ def along(axis: str, name: str, options: argparse.Namespace) -> list[dict[str, A
 
 
 def draw(rows: list[dict[str, Any]], file: Path) -> None:
-    """Seconds a round against size, a line a method; the slowest are named."""
+    """Seconds a round against size, a line a method; of one size, bars of seconds and memory."""
     from matplotlib.figure import Figure
 
+    if not any("axis" in row for row in rows):
+        done = sorted((row for row in rows if "seconds" in row), key=lambda row: row["seconds"])
+        figure = Figure(figsize=(9, 0.24 * len(done) + 1), layout="constrained")
+        for place, of, label in zip(
+            figure.subplots(1, 2, sharey=True), ("seconds", "peak_gb"), ("processor seconds a round", "peak GB"), strict=True
+        ):
+            place.barh([row["method"] for row in done], [row[of] for row in done], color="#4477aa")
+            place.set(xlabel=label)
+        figure.savefig(file)
+        return
     figure = Figure(figsize=(11, 4), layout="constrained")
     names = list(dict.fromkeys(row["method"] for row in rows))
     for place, axis in zip(figure.subplots(1, len(AXES), sharey=True), AXES, strict=True):
@@ -185,10 +195,18 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=600, help="processor seconds after which a run is given up")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--out", type=Path, help="draw them here")
+    parser.add_argument("--read", type=Path, help="measure nothing: show and draw the figures of such a file")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(child(options.child, _size(options.point), options.set, options.rounds, options.most)))
+        return 0
+    if options.read:
+        rows = json.loads(options.read.read_text())["runs"]
+        for row in rows:
+            _show(row)
+        if options.out:
+            draw(rows, options.out)
         return 0
     names = options.methods.split(",")
     if names == ["all"]:
@@ -198,7 +216,7 @@ def main() -> int:
     print(
         f"{'method':22} {'clients':>7} {'nodes':>7} {'feat.':>6} {'s/round':>9} {'before':>8} {'in all':>8} {'peak GB':>8}"
     )
-    rows: list[dict[str, Any]] = []
+    rows = []
     exponents: dict[str, dict[str, float | None]] = {}
     for name in names:
         if options.point is not None:

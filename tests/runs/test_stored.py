@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from suture.core.message import Model
 from suture.engines.embedded import EmbeddedCohort
 from suture.errors import ConfigError, DataError
 from suture.graph.batch import GraphBatch
 from suture.graph.stored import Source, StoredGraph, lay_out
 from suture.runs import stored
+from suture.runs.checkpoint import load_checkpoint, save_checkpoint
 from suture.testing.world import World, small_world
 
 
@@ -101,3 +103,14 @@ def test_what_needs_whole_graphs_is_refused(tmp_path: Path, world: World) -> Non
         stored.train(tmp_path, "fedavg", rounds=1)
     with pytest.raises(DataError, match="chunks of one"):
         graph.select([graph.ids[2], graph.ids[0]])
+
+
+def test_a_checkpoint_takes_records_that_share_memory(tmp_path: Path) -> None:
+    """Reported models may be rows of the server's table, in its memory."""
+    table = torch.arange(12.0).view(4, 3)
+    records = {"server": Model(("", "a", "b", "c"), {"w": table}), "best": Model(("a", "b"), {"w": table[1:3]})}
+    save_checkpoint(tmp_path, {"asked": 1, "iteration": 1}, records)
+    found = load_checkpoint(tmp_path)
+    assert found is not None
+    assert found.records["best"].as_record(Model).params["w"].tolist() == table[1:3].tolist()
+    assert found.records["server"].as_record(Model).params["w"].tolist() == table.tolist()
