@@ -223,6 +223,16 @@ def test_over_five_seeds(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) 
     assert not all(one.holds for one in audited(make(), seed, with_enough(name)))
 
 
+@pytest.mark.slow
+def test_both_trainings_of_feddep_without_sampling_are_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the classifier, and that of the network behind prototypes."""
+    method = feddep(nfdp=False, sigma=1.5, batch_size=0, pretrain_epochs=4, training=FULL)
+    found = audited(method)
+    assert len(found) == 2 and all(one.holds for one in found), found
+    halved(monkeypatch)
+    assert not any(one.holds for one in audited(method))
+
+
 def test_the_upper_bound_is_that_of_the_steps_that_were_made() -> None:
     (one,) = audited(averaged(training=replace(DRAWN, rounds=1)), canaries=40)
     train = int(client_graph(small_world().clients, None).num_train[0])
