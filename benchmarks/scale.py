@@ -1,6 +1,6 @@
 """Processor time and peak memory of a round of every method, and how both grow with clients, nodes and features.
 
-    python benchmarks/scale.py                                        # every method over every axis: about an hour
+    python benchmarks/scale.py                                        # every method over every axis: takes hours
     python benchmarks/scale.py --methods fedpub,fedsage_plus --axes clients
     python benchmarks/scale.py --point clients=1000 --methods all     # one size, and whether all hold the bound
     python benchmarks/scale.py --json docs/data/scale.json --out docs/images/scale.svg
