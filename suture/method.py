@@ -160,13 +160,10 @@ class Method(ABC, Generic[V, S]):
     """What it can predict of nodes: one class, several labels, numbers."""
 
     sums: ClassVar[tuple[str, ...]] = ()
-    """Steps of whose replies the server needs only the mean, weighted by their `weight`: these can be summed securely or
-    robustly."""
-
+    """Steps of whose replies the server needs the mean alone, by their `weight`: these can be summed securely or robustly."""
     shares: ClassVar[tuple[Shared, ...]] = ()
     """What its rounds can share of optimisers: `moments` (training.moments=averaged), a model at the `server` that can be
     stepped (training.moments=server, training.server_optimizer)."""
-
     stitches: ClassVar[bool] = False
     """Whether predictions can be smoothed over known links after its last round (training.stitch)."""
 
@@ -194,6 +191,10 @@ class Method(ABC, Generic[V, S]):
 
     def beyond_dp_sgd(self) -> str:
         """Why DP-SGD would promise too much of the method as it is set, which is refused; empty: it does not."""
+        return ""
+
+    def beyond_links(self) -> str:
+        """Why the method as it is set cannot predict links, which is refused; empty: it can."""
         return ""
 
     def beyond_sums(self) -> str:
@@ -337,6 +338,12 @@ def _check_training(method: Method[Any, Any]) -> None:
             f"{name} trains parameters that do not reach its server, so its optimiser cannot be the server's: "
             f"set {name}.training.moments=averaged or own"
         )
+
+
+def check_links(method: Method[Any, Any]) -> None:
+    """Refuse to let a method predict links that cannot."""
+    if why := method.beyond_links():
+        raise ConfigError(f"{method.name} {why}: for links choose another method, such as fedavg")
 
 
 def check_target(method: Method[Any, Any], target: Target) -> None:

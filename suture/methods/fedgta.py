@@ -35,10 +35,9 @@ from torch import Tensor
 from suture.core.kernels import sparse_product
 from suture.core.message import Kind, Model, Nothing
 from suture.core.tree import Tree, mix
-from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Cohort, Task
+from suture.method import Clients, Cohort, Task, check_links
 from suture.methods.averaging import Averaging, Kept, Server, Trained, Up
 from suture.methods.personal import NEWCOMER, heard, looked_up
 from suture.settings import Cosine, Count, Share
@@ -79,10 +78,14 @@ class FedGta(Averaging[Server, Kept, Model, Told]):
         """Moments are told beside the model."""
         return "tells moments of its labels, training labels among them, without noise, which DP-SGD does not cover"
 
+    def beyond_links(self) -> str:
+        """It is about classes."""
+        return "compares how labels of nodes spread"
+
     def init_server(self, task: Task) -> Server:
         """A row for each client that was heard of, and the initial model for newcomers."""
         if task.link:
-            raise ConfigError("fedgta compares how labels of nodes spread; for links choose another method")
+            check_links(self)
         return Server((NEWCOMER,), self.initial_params(task))
 
     def init_clients(self, clients: Clients[Nothing]) -> Kept:

@@ -35,10 +35,9 @@ from torch import Tensor
 from suture.core.kernels import Segments, SparseMatrix, client_mean, segment_softmax
 from suture.core.streams import Streams
 from suture.core.tree import Tree
-from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Task
+from suture.method import Clients, Task, check_links
 from suture.methods.averaging import Kept, Server
 from suture.methods.fedavg import FedAvg
 from suture.settings import Count, DroppedShare, NonNegative, Positive
@@ -81,10 +80,14 @@ class Fgssl(FedAvg):
         """The loss is not a sum over nodes."""
         return "compares every training node with others, so that DP-SGD could not tell whose gradient is whose"
 
+    def beyond_links(self) -> str:
+        """It is about classes."""
+        return "contrasts classes of nodes"
+
     def init_server(self, task: Task) -> Server:
         """The initial model."""
         if task.link:
-            raise ConfigError("fgssl contrasts classes of nodes; for links choose another method")
+            check_links(self)
         return super().init_server(task)
 
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Kept]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from suture.graph.target import Kind, Target
-from suture.method import check_target
+from suture.method import check_links, check_target
 from suture.methods import AnyMethod
 from suture.runs.plan import Plan
 
@@ -21,16 +21,18 @@ def unfit(method: AnyMethod, kind: Kind, graphless: bool) -> str | None:
 
 def fitting(made: Plan, kind: Kind, graphless: bool) -> tuple[Plan, tuple[str, ...]]:
     """The plan with the methods that fit, and a line that names the others; one that the user named is refused instead."""
-    if made.protocol.task == "link":
-        return made, ()
+    link = made.protocol.task == "link"
     if made.named:
         # Now, not after the methods before it have trained for hours.
         for method in made.methods:
-            check_target(method, Target(kind))
+            if link:
+                check_links(method)
+            else:
+                check_target(method, Target(kind))
         return made, ()
     reasons: dict[str, list[str]] = {}
     for method in made.methods:
-        if reason := unfit(type(method), kind, graphless):
+        if reason := method.beyond_links() if link else unfit(type(method), kind, graphless):
             reasons.setdefault(reason, []).append(method.name)
     if not reasons:
         return made, ()

@@ -62,10 +62,9 @@ from suture.core.kernels import pointers
 from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import Streams, generator
 from suture.core.tree import Tree, map_tree, mean, tile
-from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.graph.grouping import Groups
-from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, step_if
+from suture.method import Clients, Cohort, Mends, Phase, Supposed, Task, check_links, step_if
 from suture.methods.averaging import SERVER, weighted_loss
 from suture.methods.fedggr.anchored import AnchoredRounds
 from suture.methods.fedggr.autoencoder import LinearAutoencoder, orthonormal
@@ -198,11 +197,15 @@ class FedGgr(AnchoredRounds):
 
     # The clients' side
 
+    def beyond_links(self) -> str:
+        """There is no decoder of pairs."""
+        return "has a classifier of nodes, and link prediction has none"
+
     def init_clients(self, clients: Clients[Nothing]) -> Embedded:
         """Everybody starts from the same model; auto-encoders as `alignment` says."""
         graph, count = clients.graph, len(clients.ids)
         if graph.pairs is not None:
-            raise ConfigError("fedggr's classifier is one of nodes, and link prediction has none; choose another method")
+            check_links(self)
         params = tile(self.initial_params(clients.task), count, graph.device)
         autoencoder = self.initial_autoencoders(clients) if self.gsl else {}
         by_gradient = self.gsl and self.encoder == "relu"

@@ -57,7 +57,7 @@ from suture.core.tree import Tree, map_tree, prefixed, split, under
 from suture.errors import ConfigError
 from suture.graph.batch import Features, GraphBatch
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Scores, Supposed, Task, score, step
+from suture.method import Clients, Scores, Supposed, Task, check_links, score, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up
 from suture.methods.fedgls.contrast import contrastive_loss
 from suture.methods.fedgls.edgeless import Edgeless
@@ -144,10 +144,14 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         """Theta and phi."""
         return Server(SERVER, self.initial_shared(task))
 
+    def beyond_links(self) -> str:
+        """Equation (11) compares classes."""
+        return "compares two networks by the classes they predict of nodes"
+
     def init_clients(self, clients: Clients[Nothing]) -> KeptGls:
         """The initial model, and the nearest neighbours by raw features."""
         if clients.graph.pairs is not None:
-            raise ConfigError("fedgls classifies nodes; choose another method for link prediction")
+            check_links(self)
         params = self.fresh(clients).params
         theta, phi, omega = parts(params)
         for_theta, for_phi, for_omega = (fresh_moments(part, self.training) for part in (theta, phi, omega))

@@ -40,7 +40,7 @@ from suture.core.streams import generator
 from suture.core.tree import Tree, map_tree
 from suture.errors import ConfigError
 from suture.graph.target import Kind as TargetKind
-from suture.method import Clients, Cohort, Shared, Task, step
+from suture.method import Clients, Cohort, Shared, Task, check_links, step
 from suture.methods.averaging import SERVER, Kept, ModelAveraging, Server, Up, weighted_loss
 from suture.methods.fedtad.generator import NOISE, class_scores, fresh_generator, generated, linked, sameness
 from suture.methods.fedtad.reliability import class_reliability
@@ -114,10 +114,14 @@ class FedTad(ModelAveraging[Distilling, Kept]):
                 f"cannot be asked so: choose one of {', '.join(LAYERED)}"
             )
 
+    def beyond_links(self) -> str:
+        """It is about classes."""
+        return "distils what is known of classes of nodes"
+
     def init_server(self, task: Task) -> Distilling:
         """The initial model, and a generator that everybody could compute."""
         if task.link:
-            raise ConfigError("fedtad distils what is known of classes of nodes; for links choose another method")
+            check_links(self)
         if task.module is not None:
             raise ConfigError(
                 "fedtad asks a network layer by layer; for one of your own choose another method, such as fedavg"
