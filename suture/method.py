@@ -160,7 +160,7 @@ class Method(ABC, Generic[V, S]):
     """What it can predict of nodes: one class, several labels, numbers."""
 
     sums: ClassVar[tuple[str, ...]] = ()
-    """Steps of whose replies the server needs the mean alone, by their `weight`: these can be summed securely or robustly."""
+    """Steps of whose replies the server needs the mean alone, by `weight`: these can be summed securely or robustly."""
     shares: ClassVar[tuple[Shared, ...]] = ()
     """What its rounds can share of optimisers: `moments` (training.moments=averaged), a model at the `server` that can be
     stepped (training.moments=server, training.server_optimizer)."""

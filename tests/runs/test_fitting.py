@@ -27,5 +27,6 @@ def test_methods_that_nobody_named_are_left_out_where_links_are_asked_for() -> N
     assert [method.name for method in left.methods] == ["fedavg"]
     assert line == (
         "methods that are left out: fgssl contrasts classes of nodes; fedtad distils what is known of classes of "
-        "nodes; fedgls compares two networks by the classes they predict of nodes; fedggr has a classifier of nodes, and link prediction has none"
+        "nodes; fedgls compares two networks by the classes they predict of nodes; "
+        "fedggr has a classifier of nodes, and link prediction has none"
     )
