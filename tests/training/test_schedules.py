@@ -56,7 +56,8 @@ def world() -> World:
 
 def kept_by_clients(name: str, world: World, schedule: dict[str, Any]) -> list[Record]:
     """What clients keep before the last round, and after it."""
-    method = small(METHODS[name], training={"optimizer": "sgd", **schedule})
+    no_steps_after_rounds = {"seams": 0} if name == "suture" else {}
+    method = small(METHODS[name], training={"optimizer": "sgd", **schedule}, **no_steps_after_rounds)
     cohort = EmbeddedCohort.start(method, world.graph_for(method), world.task)
     server, kept = method.init_server(world.task), []
     for phase in method.plan():

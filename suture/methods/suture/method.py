@@ -46,8 +46,8 @@ from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import generator
 from suture.core.tree import Tree, prefixed, under
 from suture.graph.batch import GraphBatch, View
-from suture.method import Clients, Cohort, Method, Shared, Task, step
-from suture.methods.averaging import Trained, Up
+from suture.method import Clients, Cohort, Method, Shared, Task, step_if
+from suture.methods.averaging import Trained, Up, stitching
 from suture.methods.fedgram.gram import BASIS
 from suture.methods.fedgram.messages import Described, GramServer
 from suture.methods.fedgram.method import GRAM_OF, FedGram
@@ -213,11 +213,11 @@ class Suture(FedGram):
         wanted = cohort.ask(self.known_links, Nothing(cohort.ids))
         return super().stitch(server, cohort) if wanted.addresses.values.numel() else server
 
-    @step
+    @step_if(stitching)
     def known_links(self, clients: Clients[Described], message: Nothing) -> tuple[Described, Wanted]:
         """Which foreign nodes there are links to; of several labels, numbers and links nothing is stitched."""
         graph = clients.graph
         if graph.boundary is not None and graph.pairs is None and graph.target.kind == "class":
             return self.stitch_wants(clients, message)
         none = torch.zeros(0, dtype=torch.int64, device=graph.device)
-        return clients.state, Wanted(clients.ids, Rows(none, pointers(torch.zeros(len(clients.ids), dtype=torch.int64))))
+        return clients.state, Wanted(clients.ids, Rows(none, pointers(none.new_zeros(len(clients.ids)))))
