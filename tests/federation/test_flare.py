@@ -23,11 +23,11 @@ OWNERS = 3
 FEDERATED = [*(name for name, method in METHODS.items() if not method.sees_uncut_graph), *PLUGINS]
 NEEDS = {
     # Forms in which owners choose nothing by keys of their own; those that do are in test_owners_draws.py.
-    "feddep": ["feddep.as_published=true"],
-    "fedsage_plus": ["fedsage_plus.answers=exact"],
-    "fedggr": ["fedggr.codes=nodes"],
+    "feddep": ("feddep.as_published=true",),
+    "fedsage_plus": ("fedsage_plus.answers=exact",),
+    "fedggr": ("fedggr.codes=nodes",),
     # Addresses of a private matching are others than in one process; see test_matched_owners.py.
-    "fedgcn": ["partition.boundary=both", "partition.matching=open"],
+    **dict.fromkeys(("fedgcn", "suture"), ("partition.boundary=both", "partition.matching=open")),
 }
 SEALED = {
     "fedgram": ("local_update", ["fedgram.rank=8"]),
@@ -39,7 +39,7 @@ SEALED = {
 
 
 def short(name: str, *more: str):
-    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *NEEDS.get(name, []), *more)
+    return planned(name, OWNERS, "rounds=3", "local_epochs=2", "model.hidden=16", *NEEDS.get(name, ()), *more)
 
 
 @pytest.fixture(scope="module")
