@@ -80,7 +80,7 @@ def by_class(gathered: Gathered) -> Figure | None:
     if not rows or len(names) > MOST_CLASSES:
         return None
     encoding = {
-        "x": quantity("f1", "F1 in %", scale={"zero": False, "padding": 10}, axis={"grid": True}),
+        "x": quantity("f1", "F1 in %", scale={"domain": [0, 100], "nice": False, "padding": 10}, axis={"grid": True}),
         "y": category("label", "class", axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
         "yOffset": lanes(gathered.methods),
         **point_scales(gathered.methods),
