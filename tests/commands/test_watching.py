@@ -104,8 +104,9 @@ def test_it_follows_a_live_run_to_its_end_and_tells_a_killed_one(tmp_path: Path)
     finally:
         trained.send_signal(signal.SIGKILL)
         trained.wait()
-    rest = [json.loads(text) for text in watched.communicate(timeout=120)[0].splitlines()]
-    assert rest[-1]["event"] == "result" and rest[-1]["result"]["state"] == "stopped" and watched.returncode == 0
+    # Read on from the same stream, which has read ahead: `communicate` would begin in the middle of a line.
+    rest = [json.loads(text) for text in watched.stdout]
+    assert rest[-1]["event"] == "result" and rest[-1]["result"]["state"] == "stopped" and watched.wait(timeout=120) == 0
     assert seen == list(range(1, len(seen) + 1)), "each round once, in order"
 
 

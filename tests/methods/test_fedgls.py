@@ -349,7 +349,7 @@ def test_moments_start_anew_if_they_are_not_kept(world: World) -> None:
 def test_links_and_foreign_networks_are_refused(world: World) -> None:
     method = gls()
     graph = hide_links(small_world().clients.select(["owner-ash"]), SplitSettings(), 0)
-    with pytest.raises(ConfigError, match="fedgls classifies nodes"):
+    with pytest.raises(ConfigError, match="fedgls compares two networks by the classes"):
         EmbeddedCohort.start(method, graph, world.task)
     with pytest.raises(ConfigError, match="choose another method for your network"):
         method.backbone(replace(world.task, module=lambda features, classes: torch.nn.Linear(features, classes)))
