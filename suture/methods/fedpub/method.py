@@ -26,7 +26,7 @@ What the paper leaves open (c: as in the authors' public code; v: chosen by vali
   0.3 to 0.9 of Table 5 leave no model at all. As a mean 0.001 is nothing at all: a mask entry's gradient, lambda1 / M, is
   below Adam's epsilon of 1e-8 from M = 100,000 on. `l1_norm = "shrink"` is the proximal step of the same norm, apart from
   Adam: every mask entry comes nearer to zero by lr lambda1 in each local epoch, whatever M is, so that an entry lasts if its
-  gradients keep it. There lambda1 = 0.3 to 0.9 make sparse models, as in Tables 3 and 5 (docs/fedpub.md).
+  gradients keep it. lambda1 = 0.3 to 0.9 are meant for it, as in Tables 3 and 5; how sparse models get was not measured.
 - The proximal term is of the model in use, theta * mu (v): with one local epoch theta itself never differs from theta_bar
   when the gradient is taken. In further epochs it holds training back, so that it counts only where a round is one epoch
   (v; `proximal = "always"` is equation (4) to the letter).
