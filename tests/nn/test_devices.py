@@ -19,7 +19,7 @@ OTHERS = (
     *("global", "fedper", "ditto", "moon", "fedala", "fedsage_plus", "locsage", "locsage_plus", "globsage", "fedgnn"),
     *("fedtad", "fgssl", "fedgraph", "fedgsl", "fedgram", "fed_mlp", "fed_gnnmlp", "local_gnnk", "fed_gnnk", "fed_gnn"),
 )
-"""Left out: fedpub, gcfl, gcfl_plus, feddep, fedgcn and fedggr, which make tables without naming a device; untested on a GPU."""
+"""Left out: fedpub, gcfl, gcfl_plus, feddep, fedgcn and fedggr, which make tables on no named device; untested on a GPU."""
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
