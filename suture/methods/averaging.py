@@ -45,7 +45,7 @@ from suture.methods.links import (
     sums_over_links,
     wanted_by,
 )
-from suture.methods.stitching import SMALLEST, heard_by, longest_heard, probabilities, shortened, smoothed, told_rows
+from suture.methods.stitching import STITCH, heard_by, longest_heard, shortened, stitched, stitched_scores, told_rows
 from suture.nn.backbones import GAP
 from suture.privacy.mechanisms import Mechanism, NoisyGradients, NoisyRows, NoisySums
 from suture.settings import TrainingSettings
@@ -187,7 +187,7 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     def plan(self) -> tuple[Phase[V], ...]:
         """One loop; and after it steps of stitching, if there are any, of what was cut."""
         rounds = Phase("round", self.round, self.training.rounds, evaluate=True)
-        smoothing = Phase("stitch", self.stitch, self.training.stitch, evaluate=True)
+        smoothing = Phase(STITCH, self.stitch, self.training.stitch, evaluate=True)
         return (rounds, smoothing) if stitching(self) else (rounds,)
 
     def round(self, server: V, cohort: Cohort) -> V:
@@ -282,17 +282,19 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
 
     def outputs(self, clients: Clients[S], model: Model) -> tuple[GraphBatch, Tensor]:
         """Also what was heard over known links."""
-        if heard_by(clients.state) is None:
+        graph, heard = clients.graph, heard_by(clients.state)
+        if heard is None:
             return super().outputs(clients, model)
-        return clients.graph, self.stitched(clients, model).clamp_min(SMALLEST).log()
+        return graph, stitched_scores(graph, self._own_outputs(clients, model), heard, self.training)
 
     def stitched(self, clients: Clients[S], model: Model) -> Tensor:
         """Class probabilities of the clients' own nodes, as far as they have been smoothed, [N, C]."""
+        return stitched(clients.graph, self._own_outputs(clients, model), clients.state.stitch_heard, self.training)
+
+    def _own_outputs(self, clients: Clients[S], model: Model) -> Tensor:
+        """What the models give for the clients' own nodes, without those that a method put to them, [N, C]."""
         graph, (seen, out) = clients.graph, super().outputs(clients, model)
-        if seen.num_nodes != graph.num_nodes:
-            out = out[seen.segments.place < graph.sizes[seen.segments.client]]
-        probable = probabilities(graph, out, self.training.stitch_temperature)
-        return smoothed(graph, probable, clients.state.stitch_heard, self.training.stitch_share)
+        return out if seen.num_nodes == graph.num_nodes else out[seen.segments.place < graph.sizes[seen.segments.client]]
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """DP-SGD, noise on sums over neighbours and on what is told over links, if the settings ask for them."""

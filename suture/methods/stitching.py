@@ -21,15 +21,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from suture.core.kernels import SparseMatrix, segments_of
+from suture.core.kernels import Segments, SparseMatrix, segments_of
 from suture.core.message import Record, Rows
 from suture.core.streams import Streams
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch
 from suture.privacy.mechanisms import noise_rows, secret_sums
+from suture.settings import TrainingSettings
 
 SMALLEST = 1e-12
 """Of a probability, so that it has a logarithm."""
+
+
+STITCH = "stitch"
+"""The phase of these steps, after the rounds."""
+NOT_TAKEN = -1.0
+"""In the place of a number of foreign neighbours: of a step after the test of the model that is reported."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,14 @@ def probabilities(graph: GraphBatch, out_NC: Tensor, temperature: float) -> Tens
     return torch.softmax(out_NC / temperature, 1)
 
 
+def first_steps(heard: Rows, steps_K: Tensor) -> Rows:
+    """What every client heard, of which the steps after so many are not taken."""
+    values, every = heard.values.clone(), torch.arange(heard.values.shape[1], device=heard.values.device)
+    late_NS = every >= steps_K[Segments(heard.ptr).client].unsqueeze(1)
+    values[:, :, -1] = values[:, :, -1].masked_fill(late_NS, NOT_TAKEN)
+    return Rows(values, heard.ptr)
+
+
 def smoothed(graph: GraphBatch, probable_NC: Tensor, heard: Rows | None, share: float) -> Tensor:
     """Z after as many steps as were heard, [N, C]; `heard` [N, steps, C + 1]: sums over foreign neighbours, their number."""
     now, listed = probable_NC, graph.neighbours
@@ -73,8 +88,26 @@ def smoothed(graph: GraphBatch, probable_NC: Tensor, heard: Rows | None, share: 
     for step in range(heard.values.shape[1]):
         foreign, count = heard.values[:, step, :-1], heard.values[:, step, -1:]
         total = now + listed.times(now) + foreign
-        now = share * total / (1 + graph.degree.unsqueeze(1) + count) + (1 - share) * probable_NC
+        after = share * total / (1 + graph.degree.unsqueeze(1) + count) + (1 - share) * probable_NC
+        now = torch.where(count == NOT_TAKEN, now, after)
     return now
+
+
+def stitched(graph: GraphBatch, out_NC: Tensor, heard: Rows | None, training: TrainingSettings) -> Tensor:
+    """Z of what the models give for every node, [N, C]."""
+    probable = probabilities(graph, out_NC, training.stitch_temperature)
+    return smoothed(graph, probable, heard, training.stitch_share)
+
+
+def stitched_scores(graph: GraphBatch, out_NC: Tensor, heard: Rows, training: TrainingSettings) -> Tensor:
+    """The logarithm of Z in the place of what the models give, [N, C]; where no step is taken that is kept."""
+    scores = stitched(graph, out_NC, heard, training).clamp_min(SMALLEST).log()
+    return torch.where(taken(heard).unsqueeze(1), scores, out_NC)
+
+
+def taken(heard: Rows) -> Tensor:
+    """Of which nodes a step is taken, bool [N]."""
+    return heard.values[:, 0, -1] != NOT_TAKEN
 
 
 def told_rows(graph: GraphBatch, rows_NC: Tensor, nodes: Tensor, sigma: float, rng: Streams) -> Rows:

@@ -62,6 +62,7 @@ class Selection:
 
     The best validation score wins. Of equal ones, and where nobody can be scored, it is that of the lower validation loss,
     and the later one if that is equal too: a model may have ceased to change its decisions long before it ceased to learn.
+    A round after which everybody's scores and losses are what they were has changed nothing, and is not the reported one.
     """
 
     settings: EvaluationSettings
@@ -78,7 +79,7 @@ class Selection:
             return taken, scores.ids
         if self.settings.select == "best-validation":
             new, old = (self._standing(one) for one in (scores, self.scores))
-            return (taken, scores.ids) if new >= old else (self, ())
+            return (taken, scores.ids) if new >= old and not _same(scores, self.scores) else (self, ())
         improved = self._improved(scores, self.scores)
         ids = tuple(name for name, yes in zip(scores.ids, improved.tolist(), strict=True) if yes)
         if not ids:
@@ -103,6 +104,12 @@ class Selection:
         told = (new.total > 0).any(1)
         repeated = told & (new.value == old.value).all(1) & (new.loss == old.loss) & (loss_2K[0] == loss_2K[1])
         return better & ~repeated
+
+
+def _same(new: Scores, old: Scores) -> bool:
+    """Whether nothing at all has changed, training losses included."""
+    fields = ("value", "total", "loss", "validation_loss")
+    return all(torch.equal(getattr(new, name), getattr(old, name)) for name in fields)
 
 
 Standing = tuple[float, float]

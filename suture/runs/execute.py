@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from suture.core.message import Nothing, Record, Rows
 from suture.core.process import give_back_freed_pages
@@ -21,7 +22,7 @@ from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, Task, check_target
 from suture.methods.census import Census
 from suture.methods.matching import Matching
-from suture.methods.stitching import Stitched, heard_by
+from suture.methods.stitching import STITCH, Stitched, first_steps, heard_by
 from suture.privacy.accountant import facts_of
 from suture.privacy.ledger import RunLedger
 from suture.runs import origin
@@ -156,7 +157,16 @@ def _stitched(runner: Runner) -> Stitched | None:
     clients = runner.judges
     if not isinstance(clients, EmbeddedCohort) or not all(heard_by(state) is not None for state in clients.states()):
         return None
-    return clients.peek(lambda some: Stitched(some.ids, cast(Rows, heard_by(some.state))))
+    return clients.peek(lambda some: Stitched(some.ids, _heard_when_reported(runner, some)))
+
+
+def _heard_when_reported(runner: Runner, clients: Clients[Any]) -> Rows:
+    """What these clients heard in the steps of stitching before their reported models were tested."""
+    scores, numbers = runner.reported()[0], cast(Tensor, runner.journey.selection.rounds)
+    before = runner.rounds() - sum(line["phase"] == STITCH for line in runner.history)
+    number = dict(zip(scores.ids, numbers.tolist(), strict=True))
+    heard = cast(Rows, heard_by(clients.state))
+    return first_steps(heard, torch.tensor([number[name] - before for name in clients.ids], device=heard.values.device))
 
 
 def try_out(
@@ -183,7 +193,7 @@ def views_of(runner: Runner, prepared: Prepared, examples: Examples) -> dict[str
 
 
 def reported_examples(runner: Runner) -> Examples:
-    """What the reported models say of every example, on the graphs their clients see now."""
+    """What the reported models say of every example, on the graphs their clients see now, stitched as far as they were."""
     method, judges, kept = runner.method, runner.judges, runner.journey.best_models
     if not isinstance(judges, EmbeddedCohort):
         raise TypeError("only clients in this process show what their models predict")
@@ -192,6 +202,9 @@ def reported_examples(runner: Runner) -> Examples:
 
     def look(clients: Clients[Any]) -> Nothing:
         ids, device = clients.ids, clients.graph.device
+        if heard_by(clients.state) is not None:
+            state = replace(clients.state, stitch_heard=_heard_when_reported(runner, clients))
+            clients = replace(clients, state=state)
         with torch.no_grad():
             model = method.assemble(clients, on_device(deployed.select(ids), device)) if kept is None else kept.select(ids)
             parts.append(examples_of(*method.outputs(clients, on_device(model, device))))

@@ -95,7 +95,7 @@ class Runner:
         """Test everybody; keep the models if this is the round to report."""
         journey, deployed = self.journey, self.deployed()
         scores = self.judges.evaluate(deployed)
-        journey.selection, improved = journey.selection.update(scores, journey.iteration)
+        journey.selection, improved = journey.selection.update(scores, self._number(journey.iteration))
         journey.improved = tuple(improved)
         if improved:
             journey.best_server = journey.server
@@ -122,7 +122,7 @@ class Runner:
         test = Nothing(self.judges.ids) if due and self.local else None
         journey.server = self.cohort.carry_out(phase.body, journey.server, test)
         journey.iteration, journey.improved = number, ()
-        line: Line = {"phase": phase.name, "round": journey.iteration, **self.cohort.take_reports()}
+        line: Line = {"phase": phase.name, "round": self._number(number), **self.cohort.take_reports()}
         line["asked"] = self.cohort.asked  # messages of the ledger up to this number are of this iteration or before
         if self.robust:
             line["suspicion"] = {name: round(value, 3) for name, value in sorted(self.robust.suspicion().items())}
@@ -140,6 +140,11 @@ class Runner:
             line["client_validation"] = _rounded(scores, VALIDATION)
             line["client_test"] = _rounded(scores, TEST)
         return line
+
+    def _number(self, iteration: int) -> int:
+        """What this iteration of the current phase is called: tested ones are counted on from phase to phase."""
+        phase, earlier = self.plan[self.journey.phase], {one.name for one in self.plan[: self.journey.phase] if one.evaluate}
+        return iteration + (sum(line["phase"] in earlier for line in self.history) if phase.evaluate and earlier else 0)
 
     def checkpoint(self) -> None:
         """Save where the run stands, if it has a folder."""

@@ -25,6 +25,7 @@ from suture.graph.scaling import scaled
 from suture.graph.splits import Role
 from suture.graph.target import Target
 from suture.method import Method
+from suture.methods.stitching import taken
 from suture.nn.backbones import GAP
 from suture.runs import origin
 from suture.runs.counting import kind_of
@@ -267,7 +268,7 @@ def _told(trained: Trained, parts: Partition, mended: Sequence[str], known: bool
     if method.training.stitch and links_known and not method.sees_uncut_graph:
         why = _unstitched(trained, parts, known, uncut)
         heard = "stitched: predictions are smoothed over links that owners know, by what each heard of the others in the run"
-        yield heard if why is None else f"not stitched, as the run's scores are (training.stitch): {why}"
+        yield heard if why is None else f"not stitched (training.stitch): {why}"
     if uncut:
         yield (
             "predicted on the whole graph (--uncut): nodes hear neighbours at other owners, which training did not show, "
@@ -304,6 +305,8 @@ def _unstitched(trained: Trained, parts: Partition, known: bool, uncut: bool) ->
         return "what owners heard of each other was not kept with this run, or is at its owners; each predicts alone"
     if not known or not set(parts.ids) <= set(trained.stitched.ids):
         return "what owners heard of each other is of the nodes of the run, and these are others; each owner predicts alone"
+    if not bool(taken(trained.stitched.select(parts.ids).heard).any()):
+        return "the round that is reported is one before the stitching"
     return None
 
 

@@ -23,7 +23,7 @@ from suture.graph.batch import GraphBatch
 from suture.graph.cut import Cut, load_manifest
 from suture.graph.target import Target
 from suture.method import Clients, Method, Task
-from suture.methods.stitching import SMALLEST, Stitched, probabilities, smoothed
+from suture.methods.stitching import Stitched, stitched_scores
 from suture.nn.module import ModuleFactory
 from suture.runs import folder as folders
 from suture.runs.card import DataCard
@@ -157,14 +157,13 @@ class Trained:
         return self._smoothed(graph, out) if stitch and self.stitched is not None else out
 
     def _smoothed(self, graph: GraphBatch, out_NC: Tensor) -> Tensor:
-        """Log-probabilities, as the run tested them."""
-        training, heard = self.method.training, cast(Stitched, self.stitched).select(graph.ids).heard
+        """Log-probabilities, as the run tested the models it reports."""
+        heard = cast(Stitched, self.stitched).select(graph.ids).heard
         if heard.ptr.tolist() != graph.segments.ptr.tolist():
             raise IntegrityError(
                 f"what was heard in {self.name} is of other nodes: one of its files was changed; put it back"
             )
-        probable = probabilities(graph, out_NC.to(graph.device), training.stitch_temperature)
-        return smoothed(graph, probable, heard, training.stitch_share).clamp_min(SMALLEST).log().cpu()
+        return stitched_scores(graph, out_NC.to(graph.device), heard, self.method.training).cpu()
 
     def _scores(self, graph: GraphBatch, mend: bool) -> Tensor:
         model, seen = self._models(graph), graph

@@ -29,6 +29,7 @@ from suture.methods.links import Offered, Wanted, routed
 from suture.methods.stitching import longest_heard, shortened, smoothed, told_rows
 from suture.privacy.gdp import gaussian_epsilon
 from suture.privacy.mechanisms import NoisyRows
+from suture.report.history import read_curve
 from suture.report.privacy import read_privacy
 from suture.runs.prepare import Source
 from suture.testing.properties import PROPERTIES
@@ -213,6 +214,7 @@ def test_an_earlier_state_is_read_without_what_was_heard() -> None:
 
 def test_a_saved_run_predicts_as_it_was_tested(tmp_path: Path) -> None:
     settings = ["partition.boundary=both", "training.stitch=2", "training.stitch_sigma=0.1", "rounds=3"]
+    settings.append("evaluation.select=last")
     for method in ("fedavg", "fedpub", "fedgcn"):
         result = suture.run("csbm:nodes=240", method, clients=3, overrides=settings, out=tmp_path / method)
         found = suture.predict(tmp_path / method)
@@ -224,6 +226,35 @@ def test_a_saved_run_predicts_as_it_was_tested(tmp_path: Path) -> None:
             assert right == pytest.approx(result.evaluation["clients"][name]["test"]["accuracy"], abs=1e-9)
     plain = suture.run("csbm:nodes=240", "fedavg", clients=3, overrides=[*settings, "training.stitch=0"])
     assert not torch.allclose(plain.data.probability, suture.predict(tmp_path / "fedavg").probability, atol=0.01)
+
+
+@pytest.mark.parametrize("select", ["best-validation", "best-validation-per-client", "last"])
+@pytest.mark.parametrize("sigma", [0.0, 20.0])
+def test_the_reported_round_is_what_is_told_everywhere(sigma: float, select: str, tmp_path: Path) -> None:
+    """Noise of 20 makes every step worse, so that rounds before them are reported, at some owners or at all."""
+    settings = ["partition.boundary=both", "training.stitch=2", f"training.stitch_sigma={sigma}", "rounds=4"]
+    settings += ["partition.kind=random", "model.kind=mlp"]
+    run = suture.run(
+        "csbm:nodes=600", "fedavg", clients=3, overrides=[*settings, f"evaluation.select={select}"], out=tmp_path / "run"
+    )
+    assert [line["round"] for line in run.history] == [1, 2, 3, 4, 5, 6], "tested iterations are counted on"
+    reported = run.outcome.best_rounds
+    if select == "last":
+        assert set(reported) == {6}
+    elif sigma:
+        assert min(reported) <= 4, "noise like that helps nobody"
+    else:
+        assert max(reported) > 4, "neighbours help"
+    curve, found = read_curve(tmp_path / "run"), suture.predict(tmp_path / "run")
+    assert any(note.startswith("not stitched") and "one before" in note for note in found.notes) == (max(reported) <= 4)
+    for k, name in enumerate(run.client_ids):
+        tested = run.history[reported[k] - 1]["client_test"][k]
+        assert curve.reported(reported)[k] == tested
+        assert run.evaluation["clients"][name]["test"]["accuracy"] == pytest.approx(tested, abs=1e-6)
+        mask = run.data.test_mask & (found.client == k)
+        for predicted in (found, run.data):
+            right = float((predicted.prediction[mask] == found.y[mask]).double().mean())
+            assert right == pytest.approx(tested, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +272,7 @@ def test_where_it_cannot_be_stitched_that_is_said(graph: str | None, how: dict[s
 
 
 def test_what_was_heard_is_of_these_nodes_or_refused(tmp_path: Path) -> None:
-    settings = ["partition.boundary=both", "training.stitch=1", "rounds=1"]
+    settings = ["partition.boundary=both", "training.stitch=1", "rounds=1", "evaluation.select=last"]
     for nodes in (240, 260):
         suture.run(f"csbm:nodes={nodes}", "fedavg", clients=3, overrides=settings, out=tmp_path / str(nodes))
     (tmp_path / "240" / "stitched.safetensors").write_bytes((tmp_path / "260" / "stitched.safetensors").read_bytes())
