@@ -161,6 +161,8 @@ class Method(ABC, Generic[V, S]):
 
     sums: ClassVar[tuple[str, ...]] = ()
     """Steps of whose replies the server needs the mean alone, by `weight`: these can be summed securely or robustly."""
+    of_data: ClassVar[tuple[str, ...]] = ()
+    """Those of them whose replies follow from the clients' data alone, the same in every run, and that a run asks for once."""
     shares: ClassVar[tuple[Shared, ...]] = ()
     """What its rounds can share of optimisers: `moments` (training.moments=averaged), a model at the `server` that can be
     stepped (training.moments=server, training.server_optimizer)."""
@@ -191,6 +193,10 @@ class Method(ABC, Generic[V, S]):
 
     def beyond_dp_sgd(self) -> str:
         """Why DP-SGD would promise too much of the method as it is set, which is refused; empty: it does not."""
+        return ""
+
+    def tells_scores(self) -> str:
+        """How updates tell how good models are on nodes that they are tested on; empty: they do not."""
         return ""
 
     def beyond_links(self) -> str:

@@ -25,7 +25,7 @@ from suture.federation.audit import AUDIT, AuditLog, read_audit
 from suture.federation.coordinator.coordinator import Coordinator
 from suture.federation.coordinator.secure import judged
 from suture.federation.identity import Identity
-from suture.federation.owner.opened import OPENED, OpenedSums
+from suture.federation.owner.opened import OPENED, Answered, OpenedSums
 from suture.federation.owner.owner import Owner
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings, order_of
@@ -188,7 +188,7 @@ def test_what_was_opened_is_on_disk_before_it_is_told_and_known_to_other_process
 
     def attempt(record: OpenedSums, survivors: list[str]) -> None:
         try:
-            record.open("run", 1, "content", survivors)
+            record.open("run", 1, Answered("content"), survivors)
             won.append(survivors)
         except Refused as error:
             assert error.code == Code.SECRECY
