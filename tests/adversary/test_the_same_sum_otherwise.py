@@ -110,3 +110,26 @@ def test_other_rounds_would_give_the_update_away(shards: Path, tmp_path: Path) -
     less = hostile.sum(OTHERS)
     assert whole is not None and less is not None
     np.testing.assert_allclose(whole - less, true_update(tmp_path / "plain", shards, VICTIM), atol=1e-8)
+
+
+def test_two_sums_that_are_sealed_before_either_is_opened(shards: Path, tmp_path: Path) -> None:
+    """Five of which three open, and three of which the other two open: their difference would be the sum of two owners,
+    where no owner lets one of fewer than three be opened."""
+    parties = desks_in(tmp_path / "owners", shards)
+    first, second = Hostile(parties), Hostile(parties, run="second")
+    few, pair = OWNERS[:3], OWNERS[3:]
+    for hostile, members in ((first, OWNERS), (second, few)):
+        assert not any(frame.refused for frame in hostile.open_run().values())
+        hostile.words = hostile.sealed(members)  # type: ignore[attr-defined]
+        assert not any(frame.refused for frame in hostile.words.values())  # type: ignore[attr-defined]
+    opened = []
+    for hostile, members, openers in ((first, OWNERS, (OWNERS[0], *pair)), (second, few, few[1:])):
+        signed = hostile.signatures(members)
+        told = {owner: hostile.open(owner, signed) for owner in openers}
+        opened.append(hostile.opened(hostile.words, members, told))  # type: ignore[attr-defined]
+    if all(one is not None for one in opened):
+        found = opened[0] - opened[1]
+        truth = sum(true_update(tmp_path / owner, shards, owner) for owner in pair)
+        np.testing.assert_allclose(found, truth, atol=1e-8)
+        pytest.fail("the sum of two owners was opened")
+    assert opened[1] is not None, "the later one is opened"

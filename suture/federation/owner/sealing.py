@@ -133,9 +133,10 @@ class Sealing:
             raise Refused("a secure sum needs everybody's shares", Code.MALFORMED)
         secrecy, method = _secrecy(run), run.agreed.method
         of_data = f"{method.name} {step}" if step in method.of_data else ""
-        sitting.answered = Answered(f"{secrecy.work} {step} {content}", of_data, secrecy.policy.secure_regroup)
+        sum, followed = f"{run.name} {sitting.number} {sitting.session}", f"{secrecy.work} {step} {content}"
+        sitting.answered = Answered(followed, sum, of_data, secrecy.policy.secure_regroup)
         # Whoever has opened this is in no other sum of it, not even as one that others open.
-        self._opened.check(run.name, sitting.number, sitting.answered, list(sitting.members))
+        self._opened.seal(run.name, sitting.number, sitting.answered, list(sitting.members))
         reply, _ = run.ask(step, sitting.number, frame.number("base"), frame.body, round)
         received = {name: _share(data) for name, data in shares.items()}
         sitting.asked = question(sitting.member.transcript, step, round, content)
