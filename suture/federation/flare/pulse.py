@@ -4,8 +4,8 @@ FLARE notices a lost party after half a minute, and one that hangs not at all. H
 of life; an owner that has given none for a moment is called, in a thread of its own, for nothing but a sign. So a run whose
 rounds are quicker than that costs no call, and whoever has not answered for `SILENCE` seconds is named.
 
-With a sign comes what the owner has to do (`Work`). FLARE now and then loses an answer on its way, on a machine that does much
-else; whoever waits for one from an owner that has long had nothing to do waits in vain, and asks again.
+With a sign comes what the owner has to do (`Work`). On a machine that does much else FLARE has lost an answer on its way;
+whoever waits for one from an owner that has long had nothing to do waits in vain, and asks again.
 """
 
 from __future__ import annotations

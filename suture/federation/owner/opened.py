@@ -5,8 +5,8 @@ Two sums of the same updates over sets that differ by one owner give that owner'
 - a step of a run for one set of survivors and one content, whatever session, process or job asks again;
 - the same message for one set of survivors, in whatever run and under whatever terms: another run with the same seed begins
   with the same model, and gets the same updates, or, at another learning rate, their multiples;
-- sums that follow from the data alone (`Method.of_data`), such as those of a census, for one set of survivors: no seed and no
-  message changes them. An owner's policy can let this and the line above go (`secure_regroup`).
+- sums that follow from the data alone (`Method.of_data`), such as those of a census, for one set of survivors: no seed and
+  no message changes them. An owner's policy can let this and the line above go (`secure_regroup`).
 
 What was sealed for one set of members and then, unopened, for another is opened for the later one only: otherwise some could
 open the one and some the other.

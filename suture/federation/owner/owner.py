@@ -189,7 +189,7 @@ class Owner:
             )
 
     def _charge(self, run: str, content: dict[str, Json], terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
-        """Ask the policy, and write down what the run takes from the owner's budgets; what comes before it takes rounds alone."""
+        """Ask the policy, and write down what the run takes from the budgets; what comes before it takes rounds alone."""
         facts, tests = facts_of(graph)[0], self.policy.noise_of_tests()
         cost = Cost(terms.rounds) if terms.is_before_run else cost_of(terms, method, facts, self.fingerprint(), tests)
         carried = Account(self.home).open(run, content, cost, lambda earlier: self.policy.check(terms, cost, earlier))

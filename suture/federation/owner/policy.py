@@ -117,8 +117,8 @@ class Policy:
     secure_colluders: Annotated[int, Field(ge=0)] = 0
     """Secure aggregation: against how many owners that side with the coordinator it holds."""
     secure_regroup: bool = False
-    """Secure aggregation: whether what was opened for some owners may be opened again for others. The two sums differ by what
-    those have added who are in one of them only."""
+    """Secure aggregation: whether what was opened for some owners may be opened again for others. The two sums differ by
+    what those have added who are in one of them only."""
     statistics: bool | None = None
     """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
     unless there is a privacy budget, as they leave without noise."""
