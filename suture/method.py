@@ -225,7 +225,7 @@ class Method(ABC, Generic[V, S]):
 
     @abstractmethod
     def assemble(self, clients: Clients[S], deployed: Message) -> Model:
-        """Client side: the complete model, of what was deployed (`Nothing`: as training left it) and what the client keeps."""
+        """Client side: the complete model, from what was deployed (`Nothing`: as training left it) and is kept."""
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """What the method does to hide its clients' data; `privacy.accountant` says what that is worth. None by default."""
@@ -245,7 +245,7 @@ class Method(ABC, Generic[V, S]):
         return Nothing(clients.ids)
 
     def recalled(self, clients: Clients[Any]) -> GraphBatch:
-        """After a run: the graph clients predict on, mended as for tests, own nodes first; `clients.state` is their memory."""
+        """After a run: the graph to predict on, mended as for tests, own nodes first; `clients.state` is their memory."""
         return clients.graph
 
     def supposed(self, clients: Clients[S]) -> Supposed:
