@@ -142,10 +142,11 @@ def test_a_lost_answer_is_asked_for_again(lost: int, monkeypatch: pytest.MonkeyP
 
 def test_a_long_step_and_a_long_way_are_no_loss() -> None:
     watched = Pulse(["a"], lambda owner: None)
+    assert not watched.has_lost("a", 100, 0.0)
     for told in ([0.0, 0.0], [29.0, 0.0], [500.0, 1e8], True, None, ["x", "y"], [99.0], [float("nan"), 0.0]):
-        watched._work["a"] = told
-        assert not watched.has_lost("a", 100, 590.0), told
-    watched._work["a"] = [31.0, 1000.0]
-    assert watched.has_lost("a", 100, 590.0)
-    assert not watched.has_lost("a", 100, 5.0), "it had nothing to do before this call, too"
-    assert not watched.has_lost("a", 10**9, 590.0), "a long request is still on its way"
+        watched._work["a"] = (590.0, told)
+        assert not watched.has_lost("a", 100, 0.0), told
+    watched._work["a"] = (590.0, [31.0, 1000.0])
+    assert watched.has_lost("a", 100, 0.0)
+    assert not watched.has_lost("a", 100, 585.0), "it had nothing to do before this call, too"
+    assert not watched.has_lost("a", 10**9, 0.0), "a long request is still on its way"

@@ -61,7 +61,8 @@ class Pulse:
     def __init__(self, owners: Sequence[str], ping: Callable[[str], object]) -> None:
         self._ping = ping
         self._last = dict.fromkeys(owners, time.monotonic())
-        self._work: dict[str, object] = {}
+        self._work: dict[str, tuple[float, object]] = {}
+        """When a sign came that an owner was called for, and what it said."""
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._watch, args=(owner,), daemon=True) for owner in owners]
 
@@ -86,23 +87,23 @@ class Pulse:
         """Owners that do not answer, and for how many seconds they have not."""
         return {owner: round(since, 1) for owner in self._last if (since := self.silence(owner)) > SILENCE}
 
-    def has_lost(self, owner: str, request_bytes: int, waited: float) -> bool:
-        """Whether an answer that was waited for so long will not come: by what the owner's last sign said.
+    def has_lost(self, owner: str, request_bytes: int, begun: float) -> bool:
+        """Whether the answer to a call that began then will not come: by what the owner's last sign said.
 
         One that says nothing that can be read is at work.
         """
-        told = self._work.get(owner)
+        at, told = self._work.get(owner, (begun, None))
         if not isinstance(told, list) or len(told) != 2 or not all(isinstance(one, float) for one in told):
             return False
         idle, answer_bytes = told
-        return bool(min(idle, waited) > LOST + (request_bytes + abs(answer_bytes)) / SLOWEST)
+        return bool(min(idle, at - begun) > LOST + (request_bytes + abs(answer_bytes)) / SLOWEST)
 
     def _watch(self, owner: str) -> None:
         while not self._ended.wait(EVERY):
             if self.silence(owner) < EVERY:
                 continue
             try:
-                self._work[owner] = self._ping(owner)
+                self._work[owner] = (time.monotonic(), self._ping(owner))
             except Exception:
                 continue  # the time since the last sign says all there is to say
             self.heard(owner)

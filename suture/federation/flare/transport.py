@@ -88,5 +88,6 @@ class FlareTransport:
             since = self.pulse.silence(owner)
             if since > (SILENCE if self._hurry() else GIVEN_UP):
                 raise Unreachable(f"its process has given no sign of life for {since:.0f} s")
-            if self.pulse.has_lost(owner, request_bytes, waited := time.monotonic() - begun):
+            if self.pulse.has_lost(owner, request_bytes, begun):
+                waited = time.monotonic() - begun
                 raise AnswerLost(f"its answer was lost on the way: it has nothing to do, and was waited for {waited:.0f} s")
