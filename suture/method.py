@@ -161,6 +161,8 @@ class Method(ABC, Generic[V, S]):
 
     sums: ClassVar[tuple[str, ...]] = ()
     """Steps of whose replies the server needs the mean alone, by `weight`: these can be summed securely or robustly."""
+    of_data: ClassVar[tuple[str, ...]] = ()
+    """Those of them whose replies follow from clients' data alone, the same in every run, and that a run asks for once."""
     shares: ClassVar[tuple[Shared, ...]] = ()
     """What its rounds can share of optimisers: `moments` (training.moments=averaged), a model at the `server` that can be
     stepped (training.moments=server, training.server_optimizer)."""
@@ -193,6 +195,10 @@ class Method(ABC, Generic[V, S]):
         """Why DP-SGD would promise too much of the method as it is set, which is refused; empty: it does not."""
         return ""
 
+    def tells_scores(self) -> str:
+        """How updates tell how good models are on nodes that they are tested on; empty: they do not."""
+        return ""
+
     def beyond_links(self) -> str:
         """Why the method as it is set cannot predict links, which is refused; empty: it can."""
         return ""
@@ -219,10 +225,7 @@ class Method(ABC, Generic[V, S]):
 
     @abstractmethod
     def assemble(self, clients: Clients[S], deployed: Message) -> Model:
-        """Client side: the complete model, from what was deployed and what the client keeps.
-
-        `Nothing` as `deployed` asks for the model as the last local training left it.
-        """
+        """Client side: the complete model, from what was deployed (`Nothing`: as training left it) and is kept."""
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """What the method does to hide its clients' data; `privacy.accountant` says what that is worth. None by default."""
@@ -242,10 +245,7 @@ class Method(ABC, Generic[V, S]):
         return Nothing(clients.ids)
 
     def recalled(self, clients: Clients[Any]) -> GraphBatch:
-        """After a run: the graph that clients predict on, mended as it was for tests; `clients.state` is their memory.
-
-        A client's own nodes come first, in their order.
-        """
+        """After a run: the graph to predict on, mended as for tests, own nodes first; `clients.state` is their memory."""
         return clients.graph
 
     def supposed(self, clients: Clients[S]) -> Supposed:

@@ -99,6 +99,7 @@ class Census(Method[Counted, Nothing]):
     name: ClassVar[str] = "census"
     summary: ClassVar[str] = "sums over the owners' nodes, before a run"
     sums: ClassVar[tuple[str, ...]] = ("count", "measure")
+    of_data: ClassVar[tuple[str, ...]] = sums
 
     def init_server(self, task: Task) -> Counted:
         """Nothing is known yet."""

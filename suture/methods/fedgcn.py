@@ -77,6 +77,7 @@ class FedGcn(ModelAveraging[Server, Aggregated]):
     summary: ClassVar[str] = "FedAvg of a GCN on features that owners summed over known links before training"
     paper: ClassVar[str] = "Yao et al., NeurIPS 2023"
     sums: ClassVar[tuple[str, ...]] = ("local_update", "post_together")
+    of_data: ClassVar[tuple[str, ...]] = ("post_together",)
     mends: ClassVar[Mends] = "known"
     knows_links: ClassVar[bool] = True
     memory: ClassVar[type[Record]] = Known

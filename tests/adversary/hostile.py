@@ -56,6 +56,7 @@ class Hostile:
     number: int = 1
     secure: bool = True
     round: int = 1
+    step: str = STEP
 
     @cached_property
     def terms(self) -> Terms:
@@ -90,7 +91,7 @@ class Hostile:
 
     def ask(self, owner: str, shares: Mapping[str, Frame], scale: float = 1.0) -> Frame:
         received = {other: told.header["shares"][owner] for other, told in shares.items() if other != owner}  # type: ignore
-        about = {"session": self.session, "step": STEP, "round": self.round, "base": 0, "shares": received}
+        about = {"session": self.session, "step": self.step, "round": self.round, "base": 0, "shares": received}
         return self.tell(owner, "seal-ask", self.body(owner, scale), **about)
 
     def agree(self, owner: str, survivors: Sequence[str]) -> Frame:
@@ -125,7 +126,7 @@ class Hostile:
         keys = {owner: Advertised.read(one) for owner, one in self.known.items()}
         purpose = Purpose(self.run, sha256_of_json(self.terms.as_json()), self.number)
         content = content_of(self.body(OWNERS[0], scale))
-        asked = question(transcript(purpose, self.session, keys), STEP, self.round, content)
+        asked = question(transcript(purpose, self.session, keys), self.step, self.round, content)
         answers = {}
         for owner, frame in told.items():
             if "opened" in frame.header:

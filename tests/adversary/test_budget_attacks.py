@@ -298,3 +298,15 @@ def test_under_a_budget_a_run_trains_to_its_end(pieces: Path, tmp_path: Path) ->
             told.append(sent)
         hostile.reborn()
     assert all(torch.equal(told[k][name], told[k + 3][name]) for k in range(3) for name in params)
+
+
+def test_a_damaged_ledger_at_an_owner_is_one_sentence(pieces: Path, tmp_path: Path) -> None:
+    """The fuzzer's: a line without sizes ended as an error of the owner's own, with a traceback in its log."""
+    hostile, made = Hostile(tmp_path, pieces), planned(2)
+    assert hostile.open(made).refused is None
+    update(hostile.ask(zeroed(made)))
+    ledger = hostile.owner.home / "runs" / "run" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"bytes"', '"bites"'))
+    hostile.reborn()
+    answer = hostile.open(made, number=1)
+    assert answer.header["code"] == Code.MALFORMED and "ledger.jsonl" in str(answer.refused)

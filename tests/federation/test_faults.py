@@ -655,7 +655,7 @@ def test_a_noisy_step_is_run_as_often_as_was_accounted_for(shards: Path, tmp_pat
 def test_noise_on_weights_does_not_cover_prototypes(shards: Path, tmp_path: Path) -> None:
     transport = InProcess(tmp_path / "owners", shards, {"client-01": "[privacy]\nepsilon = 100.0"})
     with pytest.raises(Refused, match=r"client-01 refuses: .*would leave without noise"):
-        coordinator(ordered(planned("feddep", 2, "training.dp_sigma=50.0")), tmp_path, transport).carry_on()
+        coordinator(ordered(planned("fedproto", 2, "training.dp_sigma=50.0")), tmp_path, transport).carry_on()
 
 
 @pytest.fixture(autouse=True)

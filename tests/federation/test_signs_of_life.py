@@ -8,9 +8,14 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from suture.federation.flare import pulse, session
-from suture.federation.flare.pulse import Pulse
+from nvflare.apis.signal import Signal
+
+from suture.federation.coordinator.calls import MOST_LOST, Calls
+from suture.federation.flare import pulse, session, transport
+from suture.federation.flare.pulse import Pulse, Work
 from suture.federation.flare.session import Session, wait_until
+from suture.federation.wire.orders import FaultSettings
+from suture.federation.wire.reasons import AnswerLost
 
 
 class Clock:
@@ -89,3 +94,59 @@ def test_a_silent_owner_is_called_and_named(monkeypatch: pytest.MonkeyPatch) -> 
         assert "silent" not in watched.silent()
     finally:
         watched.stop()
+
+
+class Losing:
+    """A proxy of an owner, as FLARE has them, whose first answers never arrive."""
+
+    name = "client-00"
+
+    def __init__(self, lost: int) -> None:
+        self.lost, self.asked, self.work = lost, 0, Work()
+        self.backend = SimpleNamespace(abort_signal=Signal())
+
+    def __call__(self, timeout: float) -> Losing:
+        return self
+
+    def alive(self) -> list[float]:
+        return self.work.told()
+
+    def answer(self, request: bytes) -> bytes:
+        self.asked += 1
+        told, signal = self.work.done(lambda: b"answer to " + request), self.backend.abort_signal
+        if self.asked <= self.lost:
+            wait_until(lambda: signal.triggered, 60, every=0.01)
+            raise TimeoutError
+        return told
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_a_lost_answer_is_asked_for_again(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE lost one in an hour's soak, and the run waited for the ten minutes that a step may take."""
+    for name, value in (("EVERY", 0.02), ("LOST", 0.2)):
+        monkeypatch.setattr(pulse, name, value)
+    monkeypatch.setattr(transport, "SECONDS_BETWEEN_LOOKS", 0.02)
+    proxy = Losing(lost)
+    way = transport.FlareTransport([proxy])
+    try:
+        calls = Calls(way, "run", FaultSettings(patience=0.0))
+        if lost == MOST_LOST:
+            with pytest.raises(AnswerLost, match="lost on the way"):
+                calls._delivered("client-00", b"this")
+        else:
+            assert calls._delivered("client-00", b"this") == b"answer to this"
+        assert proxy.asked == min(lost + 1, MOST_LOST)
+    finally:
+        way.close()
+
+
+def test_a_long_step_and_a_long_way_are_no_loss() -> None:
+    watched = Pulse(["a"], lambda owner: None)
+    assert not watched.has_lost("a", 100, 0.0)
+    for told in ([0.0, 0.0], [29.0, 0.0], [500.0, 1e8], True, None, ["x", "y"], [99.0], [float("nan"), 0.0]):
+        watched._work["a"] = (590.0, told)
+        assert not watched.has_lost("a", 100, 0.0), told
+    watched._work["a"] = (590.0, [31.0, 1000.0])
+    assert watched.has_lost("a", 100, 0.0)
+    assert not watched.has_lost("a", 100, 585.0), "it had nothing to do before this call, too"
+    assert not watched.has_lost("a", 10**9, 0.0), "a long request is still on its way"

@@ -8,10 +8,11 @@ import pytest
 from harness import brief, small, small_world
 
 from suture.engines.embedded import EmbeddedCohort
+from suture.federation.owner.travelling import check_entries, entries_handed_out
 from suture.method import Method
 from suture.methods import METHODS
 from suture.methods.fedavg import FedAvg
-from suture.runs.counting import Record
+from suture.runs.counting import Record, Sent
 
 OTHERWISE: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"training": {"stitch": 2}}),
@@ -36,15 +37,15 @@ ONLY_FOR_SOME_DATA = {name: {"measure", "multiply"} for name in ("fedgram", "sut
 """Asked where features are mostly not zero, or more than directions are wanted, which a method is not told before."""
 
 
-def asked_by(method: Method[Any, Any]) -> set[str]:
-    """Every phase once."""
+def sent_by(method: Method[Any, Any]) -> list[Sent]:
+    """Everything, with every phase once."""
     world, record = small_world(), Record()
     cohort: EmbeddedCohort[Any] = EmbeddedCohort.start(method, world.clients, world.task, ledger=record)
     server = method.init_server(world.task)
     for phase in method.plan():
         cohort.begin(phase.name, 1)
         server = cohort.carry_out(phase.body, server)
-    return {one.step for one in record.sent}
+    return record.sent
 
 
 @pytest.mark.parametrize(("name", "values"), ALL, ids=[f"{name}-{values}" for name, values in ALL])
@@ -52,9 +53,13 @@ def test_what_is_asked_is_what_was_said(name: str, values: dict[str, Any]) -> No
     method = small(METHODS[name], **values)
     if method.sees_uncut_graph:
         pytest.skip("no owner has the uncut graph")
-    asked = asked_by(method)
+    sent = sent_by(method)
+    asked = {one.step for one in sent}
     assert method.asked() - asked <= ONLY_FOR_SOME_DATA.get(name, set())
     assert asked <= method.asked() and "evaluate" not in method.asked()
+    handed_out = entries_handed_out(method, small_world().task)
+    for reply in (one.message for one in sent if one.direction == "up"):
+        check_entries(method, reply, handed_out)
 
 
 def test_an_engine_does_not_carry_out_another_step() -> None:

@@ -11,7 +11,7 @@ from suture.core.storage import Json
 from suture.errors import IntegrityError, SutureError
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.orders import FaultSettings
-from suture.federation.wire.reasons import BadReply, Unreachable
+from suture.federation.wire.reasons import AnswerLost, BadReply, Unreachable
 from suture.seam import Transport
 
 Request = tuple[dict[str, Json], bytes]
@@ -20,6 +20,8 @@ Answers = dict[str, Frame]
 """By owner."""
 Failures = dict[str, Exception]
 """By owner, why there is no answer."""
+MOST_LOST = 3
+"""Answers to one request that may get lost on their way before the owner counts as lost."""
 
 
 @dataclass
@@ -55,11 +57,15 @@ class Calls:
         return answers[len(owed) :]
 
     def _delivered(self, owner: str, request: bytes) -> bytes:
-        begun = time.monotonic()
+        begun, lost = time.monotonic(), 0
         while True:
             try:
                 data = self.transport.call(owner, request, self.faults.step_timeout)
                 break
+            except AnswerLost:
+                lost += 1  # whoever answered once gives the same answer again
+                if lost == MOST_LOST:
+                    raise
             except Unreachable:
                 if time.monotonic() - begun >= self.faults.patience:
                     raise

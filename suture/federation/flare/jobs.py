@@ -23,6 +23,7 @@ from suture.errors import SutureError
 from suture.federation.audit import AUDIT, AuditLog
 from suture.federation.flare.kits import JobClasses
 from suture.federation.flare.places import COORDINATOR, HOME, TOPIC, kit_folder
+from suture.federation.flare.pulse import Work
 from suture.federation.flare.transport import FlareTransport
 from suture.federation.wire.reasons import Code
 
@@ -132,6 +133,7 @@ class OwnerJob:
         from suture.federation.owner.owner import Owner
 
         self._owner_at = Owner.at
+        self.work = Work()
 
     @before_any_call
     def begin(self) -> None:
@@ -139,16 +141,16 @@ class OwnerJob:
         self.desk = self._owner_at(kit_folder() / HOME).desk()
 
     @published
-    def alive(self) -> bool:
-        """Whether there is still a process here, be it busy."""
-        return True
+    def alive(self) -> list[float]:
+        """A sign that there is still a process here, and whether it is busy."""
+        return self.work.told()
 
     @published
     def answer(self, request: bytes) -> bytes:
         """All that can be asked here, and by the coordinator only: owners never serve each other."""
         if collab.caller != SERVER:
             raise PermissionError("only the coordinator is answered")
-        return self.desk.answer(request)
+        return self.work.done(lambda: self.desk.answer(request))
 
 
 JOBS = JobClasses(CoordinatorJob, OwnerJob)

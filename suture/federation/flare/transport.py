@@ -6,6 +6,7 @@ All that passes through FLARE is the bytes of our own frames.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,7 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from suture.federation.flare.pulse import PING_SECONDS, SILENCE, Pulse
-from suture.federation.wire.reasons import Unreachable
+from suture.federation.wire.reasons import AnswerLost, Unreachable
 
 SECONDS_BETWEEN_LOOKS = 0.5
 GIVEN_UP = 30.0
@@ -49,7 +50,10 @@ class FlareTransport:
         proxy = self._proxies[owner]
         waiting = self._pool.submit(lambda: proxy(timeout=timeout).answer(request))
         try:
-            reply = self._result(owner, waiting)
+            reply = self._result(owner, waiting, len(request))
+        except AnswerLost:
+            self._give_up(proxy)
+            raise
         except Exception as error:
             self._give_up(proxy)
             raise Unreachable(f"no answer ({error})") from error
@@ -71,14 +75,19 @@ class FlareTransport:
             self._give_up(proxy)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _result(self, owner: str, waiting: Future[Any]) -> Any:
-        """The call's result; given up early if the owner's process gives no sign of life any more.
+    def _result(self, owner: str, waiting: Future[Any], request_bytes: int) -> Any:
+        """The call's result; given up early if the owner's process gives no sign of life any more, or has nothing to do.
 
-        A call to a party that was restarted meanwhile would hang until its timeout, which has to allow for long steps.
+        A call to a party that was restarted meanwhile would hang until its timeout, which has to allow for long steps; so
+        would one whose answer was lost.
         """
+        begun = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
                 return waiting.result(SECONDS_BETWEEN_LOOKS)
             since = self.pulse.silence(owner)
             if since > (SILENCE if self._hurry() else GIVEN_UP):
                 raise Unreachable(f"its process has given no sign of life for {since:.0f} s")
+            if self.pulse.has_lost(owner, request_bytes, begun):
+                waited = time.monotonic() - begun
+                raise AnswerLost(f"its answer was lost on the way: it has nothing to do, and was waited for {waited:.0f} s")

@@ -136,6 +136,7 @@ class Owner:
             raise Refused(f"{method.name} cannot train an owner without edges", Code.TERMS)
         if terms.secure and not terms.is_matching and (why := method.beyond_sums()):
             raise Refused(f"{method.name} {why}, so secure aggregation cannot hide this owner's updates", Code.TERMS)
+        self.policy.check_method(terms, method)
         secrecy = Secrecy.of(self.name, self.identity, terms, content, self.policy) if terms.secure and method.sums else None
         self._charge(run, content, terms, method, graph)
         return Agreement(
@@ -188,9 +189,9 @@ class Owner:
             )
 
     def _charge(self, run: str, content: dict[str, Json], terms: Terms, method: Method[Any, Any], graph: GraphBatch) -> None:
-        """Ask the policy, and write down what the run takes from the owner's budgets; what comes before it takes nothing."""
+        """Ask the policy, and write down what the run takes from the budgets; what comes before it takes rounds alone."""
         facts, tests = facts_of(graph)[0], self.policy.noise_of_tests()
-        cost = Cost(0) if terms.is_before_run else cost_of(terms, method, facts, self.fingerprint(), tests)
+        cost = Cost(terms.rounds) if terms.is_before_run else cost_of(terms, method, facts, self.fingerprint(), tests)
         carried = Account(self.home).open(run, content, cost, lambda earlier: self.policy.check(terms, cost, earlier))
         if carried:
             self.audit.note("account carried over", source=SPENT, runs=list[Json](carried))

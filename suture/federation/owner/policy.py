@@ -15,6 +15,7 @@ require_secure_aggregation = false
 min_secure_members = 3                 # no sum of fewer owners is opened; with two, each can subtract itself
 secure_with = ["clinic-b"]             # owners without whom no sum is opened, whoever is said to be lost
 secure_colluders = 0                   # owners that may side with the coordinator; more of them allow fewer to get lost
+secure_regroup = false                 # the same sum again, of other owners; it tells of who is in one of the two only
 losses = false                         # zero in place of losses; if absent, told, but not with [privacy]
 weighting = ["uniform", "rounded"]     # what may be told of its size (training.weighting); anything if absent
 statistics = true                      # sums over its nodes, which some runs need first; if absent, not with [privacy]
@@ -44,7 +45,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from suture.config.strict import strict
-from suture.core.message import UNDECLARED, Message
+from suture.core.message import UNDECLARED, Kind, Message
 from suture.core.storage import disk_errors
 from suture.errors import ConfigError
 from suture.federation.owner.account import Caps
@@ -115,6 +116,9 @@ class Policy:
     """Secure aggregation: owners without whom no sum is opened, so that nobody can say that they were lost."""
     secure_colluders: Annotated[int, Field(ge=0)] = 0
     """Secure aggregation: against how many owners that side with the coordinator it holds."""
+    secure_regroup: bool = False
+    """Secure aggregation: whether what was opened for some owners may be opened again for others. The two sums differ by
+    what those have added who are in one of them only."""
     statistics: bool | None = None
     """Whether sums over its nodes (of features, classes, edge weights) may leave before a run that needs them; absent: yes,
     unless there is a privacy budget, as they leave without noise."""
@@ -136,6 +140,11 @@ class Policy:
     def tells_losses(self) -> bool:
         """Whether losses leave."""
         return self.privacy is None if self.losses is None else self.losses
+
+    @property
+    def tells_statistics(self) -> bool:
+        """Whether sums over its nodes leave."""
+        return self.privacy is None if self.statistics is None else self.statistics
 
     @property
     def held_back(self) -> str:
@@ -162,11 +171,19 @@ class Policy:
             raise Refused("the policy requires secure aggregation, and this run has none", Code.POLICY)
         if terms.is_census:
             self._check_statistics()
-            return
         if terms.is_matching:
             self._check_matching()
-            return
         spent_rounds = sum(other.rounds for other in earlier)
+        if self.total_rounds is not None and spent_rounds + terms.rounds > self.total_rounds:
+            raise Refused(
+                f"the policy's budget of {self.total_rounds} iterations is exceeded: {spent_rounds} are spent, "
+                f"{terms.rounds} more are asked",
+                Code.BUDGET,
+            )
+        if not terms.is_before_run:
+            self._check_run(terms, cost, earlier)
+
+    def _check_run(self, terms: Terms, cost: Cost, earlier: Sequence[Cost]) -> None:
         if self.methods is not None and terms.method not in self.methods:
             raise Refused(f"the policy allows {', '.join(self.methods) or 'no method'}, not {terms.method}", Code.POLICY)
         if self.weighting is not None and terms.training.weighting not in self.weighting:
@@ -177,16 +194,18 @@ class Policy:
             )
         if self.max_rounds is not None and terms.rounds > self.max_rounds:
             raise Refused(f"the policy allows {self.max_rounds} iterations a run, asked are {terms.rounds}", Code.POLICY)
-        if self.total_rounds is not None and spent_rounds + terms.rounds > self.total_rounds:
-            raise Refused(
-                f"the policy's budget of {self.total_rounds} iterations is exceeded: {spent_rounds} are spent, "
-                f"{terms.rounds} more are asked",
-                Code.BUDGET,
-            )
         if self.privacy is not None and self.privacy.epsilon is not None:
             _check_nodes(self.privacy.epsilon, self.privacy.delta, cost, earlier)
         if self.privacy is not None and self.privacy.edge_epsilon is not None:
             _check_edges(self.privacy.edge_epsilon, self.privacy.edge_delta or self.privacy.delta, cost, earlier)
+
+    def check_method(self, terms: Terms, method: Method[Any, Any]) -> None:
+        """Refuse a method that tells, as it is set, what this owner keeps to itself or hides by noise."""
+        if self.privacy is not None and self.privacy.epsilon is not None and (why := method.beyond_dp_sgd()):
+            raise Refused(f"the policy has a privacy budget, and {method.name} {why}", Code.POLICY)
+        tested = self.caps(terms, method)
+        if (why := method.tells_scores()) and (self.scores != "exact" or tested.tests < tested.asks):
+            raise Refused(f"the policy keeps scores back, and {method.name} {why}", Code.POLICY)
 
     def _check_statistics(self) -> None:
         needed = "this run needs them first (to standardise features, to weigh classes or edges, or to choose a metric)"
@@ -220,6 +239,12 @@ class Policy:
                 if path == name or path.startswith(f"{name}."):
                     raise Refused(f"the policy forbids {name} to leave, and a reply to {step} holds {path}", Code.POLICY)
             kind = type(reply).kind_of(path) or UNDECLARED
+            if kind == Kind.STATISTICS and not self.tells_statistics:
+                raise Refused(
+                    f"the policy lets no statistics leave, and {path} of a reply to {step} is of that kind; its owner can "
+                    "allow them with statistics = true",
+                    Code.POLICY,
+                )
             if self.privacy is not None and step != EVALUATION_STEP and kind in self.privacy.uncovered:
                 raise Refused(f"the policy has a privacy budget, and {path} ({kind}) would leave without noise", Code.POLICY)
         if self.max_message_bytes is not None and (size := sum(reply.nbytes())) > self.max_message_bytes:

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from suture.core.message import Kind, Message, Model, Nothing, Record
 from suture.core.metrics import metric_for
-from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, read_lines, write_json
+from suture.core.storage import Json, LineFile, disk_errors, make_folder, read_json, write_json
 from suture.core.streams import Streams
 from suture.federation.owner.account import RunAccount
 from suture.federation.owner.journal import LATER_THAN_ANY, Entry, Journal
@@ -28,12 +28,13 @@ from suture.federation.owner.policy import Policy
 from suture.federation.owner.scores import noised, nothing_told, rounded
 from suture.federation.owner.secrecy import Secrecy
 from suture.federation.owner.sitting import Sittings
+from suture.federation.owner.travelling import check_entries, entries_handed_out
 from suture.federation.wire.checks import check_finite
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.signatures import Signature, read, signature, wire_types
 from suture.graph.batch import GraphBatch
 from suture.method import Clients, Method, S, Scores, Task
-from suture.privacy.disclosure import EVALUATION_STEP
+from suture.privacy.disclosure import EVALUATION_STEP, read_disclosure
 from suture.privacy.keystream import Keystream
 from suture.privacy.ledger import RunLedger
 from suture.runs.answers import answers_of
@@ -91,6 +92,7 @@ class RunAtOwner(Generic[S]):
         self.key = StepKey(folder)
         self.steps = agreed.method.asked()
         self.known = wire_types(type(agreed.method))
+        self.travelling = entries_handed_out(agreed.method, agreed.task)
         self.journal = Journal(folder / "journal")
         method, graph, task = agreed.method, agreed.graph, agreed.task
         fresh: S = method.init_clients(Clients(graph, Nothing(graph.ids), self._rng("init"), task))
@@ -98,9 +100,7 @@ class RunAtOwner(Generic[S]):
         ledger = folder / "ledger.jsonl"
         self.lines = LineFile(ledger, ledger.stat().st_size if ledger.exists() else 0)
         self.ledger = RunLedger(self.lines)
-        for line in read_lines(ledger):
-            if line["step"] != EVALUATION_STEP:
-                self.ledger.totals["up"] += sum(line["bytes"])
+        self.ledger.totals["up"] += sum(read_disclosure(folder).of_client(graph.ids[0]).values())
         self.sittings = Sittings()
         last = self.journal.last_before(LATER_THAN_ANY)
         self.held: tuple[int, S] = (last.number, self._state(last)) if last else (0, self.initial)
@@ -284,6 +284,7 @@ class RunAtOwner(Generic[S]):
         reply: Message
         with fitting(step.__name__):
             new, reply = step(Clients(self.agreed.graph, state, rng, self.agreed.task, round), message)
+        check_entries(self.agreed.method, reply, self.travelling)
         reply = self.agreed.policy.told(reply)  # before it is checked: a loss that is not finite would tell by a refusal
         check_finite(reply)
         return new, reply

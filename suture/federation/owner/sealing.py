@@ -21,7 +21,7 @@ import torch
 from suture.core.headers import read_header
 from suture.core.storage import Json
 from suture.errors import IntegrityError
-from suture.federation.owner.opened import OpenedSums
+from suture.federation.owner.opened import Answered, OpenedSums
 from suture.federation.owner.run import RunAtOwner
 from suture.federation.owner.secrecy import Secrecy
 from suture.federation.owner.sitting import Sitting
@@ -131,9 +131,12 @@ class Sealing:
         shares, content = frame.header.get("shares"), content_of(frame.body)
         if not isinstance(shares, dict):
             raise Refused("a secure sum needs everybody's shares", Code.MALFORMED)
-        sitting.answered = f"{_secrecy(run).work} {step} {content}"
+        secrecy, method = _secrecy(run), run.agreed.method
+        of_data = f"{method.name} {step}" if step in method.of_data else ""
+        sum, followed = f"{run.name} {sitting.number} {sitting.session}", f"{secrecy.work} {step} {content}"
+        sitting.answered = Answered(followed, sum, of_data, secrecy.policy.secure_regroup)
         # Whoever has opened this is in no other sum of it, not even as one that others open.
-        self._opened.check(run.name, sitting.number, sitting.answered, list(sitting.members))
+        self._opened.seal(run.name, sitting.number, sitting.answered, list(sitting.members))
         reply, _ = run.ask(step, sitting.number, frame.number("base"), frame.body, round)
         received = {name: _share(data) for name, data in shares.items()}
         sitting.asked = question(sitting.member.transcript, step, round, content)

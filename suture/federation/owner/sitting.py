@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from suture.federation.owner.opened import Answered
 from suture.federation.wire.frames import Frame
 from suture.federation.wire.reasons import Code, Refused
 from suture.federation.wire.transcript import Advertised
@@ -23,7 +24,7 @@ class Sitting:
     """Everybody in the sum, once their keys were checked."""
     asked: bytes = b""
     """Hash of what was asked, of whom."""
-    answered: str = ""
+    answered: Answered = field(default_factory=lambda: Answered(""))
     """What the answer follows from: two sums of the same over different owners must not be opened."""
     survivors: tuple[str, ...] = ()
     """For whom this owner has signed."""

@@ -81,6 +81,10 @@ class Unreachable(FederationError):
         super().__init__(text, Code.NO_ANSWER)
 
 
+class AnswerLost(Unreachable):
+    """A party that has nothing to do any more, and whose answer has not come: it has to be asked again."""
+
+
 class BadReply(FederationError):
     """A reply that is not what the step declares: malformed, of another type or shape, oversized, or not finite."""
 

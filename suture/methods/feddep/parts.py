@@ -72,6 +72,8 @@ class DepParts(ModelAveraging[Server, Generating]):
     """Train the generator inside the rounds, beside the F that is handed out, and not before them."""
 
     def __post_init__(self) -> None:
+        if not self.nfdp:  # noise of its own, of which `mechanisms` tells
+            object.__setattr__(self, "training", replace(self.training, dp_sigma=0.0))
         super().__post_init__()
         if self.joint and not (self.dgen and self.proto):
             raise ConfigError("feddep.joint trains a generator beside its prototypes: keep feddep.dgen and feddep.proto on")
@@ -80,6 +82,10 @@ class DepParts(ModelAveraging[Server, Generating]):
             training = replace(training, dp_sigma=self.sigma)
         object.__setattr__(self, "model", replace(self.model, kind="sage"))
         object.__setattr__(self, "training", training)
+
+    def beyond_dp_sgd(self) -> str:
+        """L^c reads the labels of training nodes, and F is trained on what the generator makes."""
+        return "learns its generator from training nodes, without noise, so DP-SGD hides nothing" if self.dgen else ""
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """F's, and those of the network of line 1: its embeddings, clustered or not, leave the client as well."""

@@ -144,6 +144,10 @@ class FedGls(ModelAveraging[Server, KeptGls]):
         """Theta and phi."""
         return Server(SERVER, self.initial_shared(task))
 
+    def beyond_dp_sgd(self) -> str:
+        """Phi is sent too."""
+        return "sends a second network, which it trains on all nodes without noise, so DP-SGD covers one of two"
+
     def beyond_links(self) -> str:
         """Equation (11) compares classes."""
         return "compares two networks by the classes they predict of nodes"

@@ -90,6 +90,7 @@ class FedGram(ModelAveraging[GramServer, Described]):
     summary: ClassVar[str] = "FedAvg that hears of lost neighbours by sums over all owners' nodes, and pseudo-labels"
     paper: ClassVar[str] = "ours"
     sums: ClassVar[tuple[str, ...]] = ("local_update", "count", "measure", "multiply", "relate")
+    of_data: ClassVar[tuple[str, ...]] = ("count", "measure", "relate")
 
     rank: Whole = 200
     """R, numbers a node is described by, at most as many as there are features; 0: none, and no sums."""

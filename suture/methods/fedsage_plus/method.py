@@ -196,6 +196,10 @@ class FedSagePlus(Sampled[MendingServer, Mending]):
         """How the generator's optimiser is set."""
         return TrainingSettings(optimizer="adam", lr=self.generator_lr)
 
+    def beyond_dp_sgd(self) -> str:
+        """Line 1 reads the labels of training nodes, and what it learns is trained on, and sent or not."""
+        return "learns its generator from training nodes, without noise, so DP-SGD hides nothing"
+
     def init_server(self, task: Task) -> MendingServer:
         """The classifier, and the shared generator if there is one."""
         made = self.fresh_generator(task) if self.shared_generator else {}

@@ -103,6 +103,10 @@ class Suture(FedGram):
         """What experts have to say follows from validation nodes."""
         return "weighs its networks by validation nodes, without noise, so DP-SGD hides nothing"
 
+    def tells_scores(self) -> str:
+        """Line 3."""
+        return "tells with every update for which share of its validation nodes each network stands"
+
     # The experts
 
     def experts(self, task: Task) -> dict[str, Backbone]:
