@@ -139,6 +139,8 @@ class Finding:
     why_not: str = ""
     tried: tuple[int, int, str] | None = None
     """(how many of, how many, of what) there was time for."""
+    read: tuple[str, ...] = ()
+    """Steps of which it has read what clients answered; what is in none's list was not looked at."""
 
     @property
     def cut(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ class Recorded:
 
     tape: TapeReader
     method: Method[Any, Any]
+    opened: set[str] = field(default_factory=set, compare=False)
+    """Steps of which an attack has read what clients answered."""
 
     def frames(self) -> Iterator[Frame]:
         """Of the steps that the method declares; what owners told of their data before the run is none of them."""
@@ -42,6 +44,8 @@ class Recorded:
         """The message of a frame, for one client."""
         kind = type(self.method)
         declared = signature(kind, frame.step)
+        if frame.direction == "up":
+            self.opened.add(frame.step)
         wanted = declared.message if frame.direction == "down" else declared.reply
         return read(self.tape.content(frame), wanted, wire_types(kind))
 

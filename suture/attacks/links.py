@@ -77,8 +77,9 @@ class Links(Attack):
             if sent is not None and len(sent.values) == own.num_nodes:
                 found = alikeness(torch.from_numpy(sent.values), pairs)
             else:
-                after = updates(ears, scene, 1, last=True)[-1].after
-                said = torch.log_softmax(class_scores(scene, after, edgeless(own)).nan_to_num(0), 1)
+                last = updates(ears, scene, 1, last=True)[-1]
+                scores = class_scores(scene, last.after | last.described, edgeless(own))
+                said = torch.log_softmax(scores.nan_to_num(0), 1)
                 found = standardised(alikeness(said, pairs)) + standardised(by_features)
             parts.append((found, linked, by_features))
             asked += linked.size
