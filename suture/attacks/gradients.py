@@ -77,13 +77,15 @@ def start_from(first: Tensor, count: int) -> Tensor:
 
 def inverted(update: Update, scene: Scene, count: int, clock: Clock) -> Floats:
     """Rows [count, F] whose gradient points where the update went."""
-    step = {name: update.before[name] - update.after[name] for name in update.before}
+    # What no gradient reaches, as the weights of experts, is told for all of them.
+    task, (method, start) = scene.task, as_far_as_it_travels(scene.method, update.before)
+    moved = {name: value for name, value in update.before.items() if name in start and start[name].shape == value.shape}
+    step = {name: value - update.after[name] for name, value in moved.items()}
     first = first_layer(step, scene.task.features)
     if rows := spanned(first, count, clock):
         clock.did(STEPS)
         return np.stack(rows)
     names = [name for name, value in step.items() if value.is_floating_point() and bool(value.abs().sum() > 0)]
-    task, (method, start) = scene.task, as_far_as_it_travels(scene.method, update.before)
     leaves = {name: value.detach().requires_grad_() for name, value in start.items()}
     x = start_from(first, count).clone().requires_grad_()
     y_logits = torch.zeros(count, task.classes, requires_grad=True)

@@ -28,7 +28,7 @@ class Recorded:
     tape: TapeReader
     method: Method[Any, Any]
     opened: set[str] = field(default_factory=set, compare=False)
-    """Steps of which an attack has read what clients answered."""
+    """Steps whose replies an attack has made use of."""
 
     def frames(self) -> Iterator[Frame]:
         """Of the steps that the method declares; what owners told of their data before the run is none of them."""
@@ -41,11 +41,19 @@ class Recorded:
         return frozenset(type(self.method).steps())
 
     def read(self, frame: Frame) -> Message:
-        """The message of a frame, for one client."""
-        kind = type(self.method)
-        declared = signature(kind, frame.step)
+        """The message of a frame, for one client, to make use of it."""
+        self.use(frame)
+        return self.peek(frame)
+
+    def use(self, frame: Frame) -> None:
+        """Say that what was peeked at is made use of."""
         if frame.direction == "up":
             self.opened.add(frame.step)
+
+    def peek(self, frame: Frame) -> Message:
+        """The same, to see what is in it."""
+        kind = type(self.method)
+        declared = signature(kind, frame.step)
         wanted = declared.message if frame.direction == "down" else declared.reply
         return read(self.tape.content(frame), wanted, wire_types(kind))
 
@@ -56,9 +64,9 @@ class Noise(Recorded):
     How long messages are stays, since that is no content. Whole numbers become random ones from 0 to 9.
     """
 
-    def read(self, frame: Frame) -> Message:
+    def peek(self, frame: Frame) -> Message:
         """Noise that depends on nothing but the frame's number, step, way and client."""
-        message = super().read(frame)
+        message = super().peek(frame)
         name = f"{frame.ask} {frame.step} {frame.direction} {frame.client}"
         rng = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         scalars = {key: value for key, value in message.contents() if isinstance(value, Scalar)}

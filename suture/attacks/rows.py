@@ -43,8 +43,8 @@ Floats = NDArray[np.float64]
 W1, B1, W2, B2 = "feature1.weight", "feature1.bias", "feature2.weight", "feature2.bias"
 ANSWERING = ("feed_forward", "answer")
 """The steps whose replies are gradients of others' fGen."""
-MULTIPLYING = "multiply"
-"""FedGram's step whose replies are sums of products with rows."""
+MULTIPLYING = ("multiply", "relate")
+"""FedGram's steps whose replies are sums of products with rows; the second where there are as many directions as words."""
 MOST_MIXTURES = 4000
 """Mixtures that are decomposed; far more than an owner has nodes brings nothing."""
 PROGRAMS = 40
@@ -95,13 +95,22 @@ def answers(heard: Heard, ids: tuple[str, ...]) -> Iterator[Answer]:
 
 
 def products(heard: Heard) -> Iterator[Answer]:
-    """What FedGram's victim multiplied, exchange after exchange."""
-    asked = {frame.ask: frame for frame in heard.frames(MULTIPLYING, "down").get(heard.victim, [])}
-    for frame in heard.frames(MULTIPLYING, "up").get(heard.victim, []):
-        down: Any = heard.recorded.read(asked[frame.ask])
-        up: Any = heard.recorded.read(frame)
-        scale, sums = down.scale[0].double().numpy(), up.products[0].double().numpy()
-        yield Answer(None, np.asarray((sums / np.where(scale != 0, scale, np.inf)[:, None]).T, float))
+    """What FedGram's victim multiplied with its rows, exchange after exchange."""
+    for step in MULTIPLYING:
+        asked = {frame.ask: frame for frame in heard.frames(step, "down").get(heard.victim, [])}
+        for frame in heard.frames(step, "up").get(heard.victim, []):
+            down: Any = heard.recorded.read(asked[frame.ask])
+            basis, scale = down.basis[0].double().numpy(), down.scale[0].double().numpy()
+            if step == MULTIPLYING[0]:
+                up: Any = heard.recorded.read(frame)
+                sums = up.products[0].double().numpy()
+            elif basis.shape[0] == basis.shape[1]:
+                # Directions in all of space hide nothing: Q (Q^T T^T T Q) Q^T.
+                up = heard.recorded.read(frame)
+                sums = basis @ up.own[0].double().numpy() @ basis.T
+            else:
+                continue
+            yield Answer(None, np.asarray((sums / np.where(scale != 0, scale, np.inf)[:, None]).T, float))
 
 
 def _told(heard: Heard) -> dict[str, list[Frame]]:
@@ -238,7 +247,7 @@ class Rows(Attack):
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Least squares where it can be done, else linear programs."""
         steps = next(iter(heard.values())).steps
-        if ("offer", "up") not in steps and (MULTIPLYING, "up") not in steps:
+        if not any((step, "up") in steps for step in ("offer", *MULTIPLYING)):
             raise NotTried(f"no owner of {scene.method.name} sends mixtures of its rows")
         if float(nodes_with(scene.graph).sum()) >= MOSTLY_ZERO * scene.graph.num_nodes * scene.task.features:
             raise NotTried("features are seldom zero, as numbers are, and linear programs look for rows of few words")
@@ -249,7 +258,7 @@ class Rows(Attack):
         for number, (victim, ears) in enumerate(heard.items()):
             truth = scene.own(victim).x.dense().double().numpy()
             told = [*answers(ears, scene.graph.ids), *products(ears)]
-            if len(ears.attackers or ()) == 1 or not (_told(ears) or (MULTIPLYING, "up") in ears.steps):
+            if len(ears.attackers or ()) == 1 or not (_told(ears) or (MULTIPLYING[1], "up") in ears.steps):
                 # Who hears a sum over several owners takes any of their rows.
                 names = [name for name in scene.graph.ids if name not in (ears.attackers or ())]
                 truth = scene.graph.select(names).x.dense().double().numpy()

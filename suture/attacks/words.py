@@ -83,9 +83,10 @@ def counted(heard: Heard, scene: Scene) -> Floats | None:
     """What a victim told of each word itself, [F]: sums over its nodes with a number for each, if it sends such."""
     for step, way in heard.steps:
         frames = heard.frames(step, way).get(heard.victim, []) if way == "up" else []
-        message = heard.recorded.read(frames[0]) if frames else None
+        message = heard.recorded.peek(frames[0]) if frames else None
         for path, value in message.tensors().items() if message is not None else ():
             if message is not None and message.kind_of(path) is Kind.STATISTICS and value.shape == (1, scene.task.features):
+                heard.recorded.use(frames[0])
                 return np.asarray(value[0].abs().double().nan_to_num(0).numpy(), float)
     return None
 
