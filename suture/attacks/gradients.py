@@ -22,7 +22,7 @@ from suture.attacks.rows import guessed_rows, programmed, right, row_space
 from suture.attacks.scenes import Scene, some_rows
 from suture.attacks.updates import Update, as_far_as_it_travels, updates
 from suture.core.kernels import Segments
-from suture.core.message import Model
+from suture.core.message import Kind, Model
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch
 
@@ -121,6 +121,7 @@ class Inversion(Attack):
     name = "gradients"
     target = "features of training nodes, from an update of a model"
     paper = "Zhu, Liu and Han 2019; Geiping et al. 2020"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS})
     knows = ("how many training nodes the owner has", "that features are not negative")
     guess = "a row of a public graph of the same kind, or their mean"
     long = 1

@@ -156,6 +156,7 @@ class Labels(Attack):
     name = "labels"
     target = "the class distribution of an owner"
     paper = "Gu and Bai 2023"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.PROTOTYPES, Kind.STATISTICS})
     knows = ("a public graph with labels", "how many training nodes the owner has")
     long = 1
     guess = "it is as elsewhere, or all classes are equally many"

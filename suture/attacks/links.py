@@ -21,6 +21,7 @@ from suture.attacks.membership import class_scores
 from suture.attacks.scenes import Scene, edgeless
 from suture.attacks.shadows import node_vectors
 from suture.attacks.updates import updates
+from suture.core.message import Kind
 from suture.graph.batch import GraphBatch
 
 MOST_PAIRS = 2000
@@ -58,6 +59,7 @@ class Links(Attack):
     name = "links"
     target = "whether two known nodes are linked"
     paper = "He et al. 2021"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.EMBEDDINGS})
     knows = ("features of both nodes",)
     guess = "nodes with similar features are linked"
 

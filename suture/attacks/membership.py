@@ -15,7 +15,7 @@ from suture.attacks.hearing import Heard
 from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.scenes import Scene
 from suture.attacks.updates import as_far_as_it_travels, updates
-from suture.core.message import Model
+from suture.core.message import Kind, Model
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch
 from suture.methods.fedgram.method import GRAM_OF
@@ -52,6 +52,7 @@ class Membership(Attack):
     name = "membership"
     target = "whether a node was trained on"
     paper = "Yeom et al. 2018"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS})
     knows = ("features, label and neighbours of the nodes in question",)
     guess = "chance: who trains was drawn at random"
 

@@ -36,6 +36,7 @@ from suture.attacks.attack import Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
 from suture.attacks.scenes import Scene, mean_row, nodes_with, some_rows
+from suture.core.message import Kind
 from suture.methods.census import MOSTLY_ZERO
 from suture.privacy.tape import Frame
 
@@ -240,6 +241,7 @@ class Rows(Attack):
     name = "rows"
     target = "feature rows of single nodes, from mixtures of them"
     paper = "Chen, Donoho and Saunders 1998; Spielman, Wang and Wright 2012"
+    uses = frozenset({Kind.GRADIENTS, Kind.EMBEDDINGS, Kind.STATISTICS})
     knows = ("that features are not negative and mostly zero",)
     guess = "a row of a public graph of the same kind, or their mean"
     long = 2

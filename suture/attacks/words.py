@@ -97,6 +97,7 @@ class Words(Attack):
     name = "words"
     target = "which features occur at an owner"
     paper = "Melis et al. 2019"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.MOMENTS, Kind.GRADIENTS, Kind.STATISTICS})
     knows = ("how common each feature is elsewhere", "how many training nodes the owner has", "the optimiser")
     guess = "what is common elsewhere occurs here too"
 

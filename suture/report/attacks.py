@@ -11,6 +11,7 @@ from rich.text import Text
 from suture.attacks.attack import Finding, Measured
 from suture.attacks.reidentification import Reidentification
 from suture.attacks.trials import ATTACKS, read_findings
+from suture.core.message import Kind
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, three_digits
@@ -20,7 +21,9 @@ from suture.runs.plan import Plan
 NOT_ATTACKED = "not attacked"
 NONE_TRIED = "What this is worth to somebody curious was not measured; train with --record, then: suture attack {run}"
 NONE_COULD = "no attack could be tried"
-UNREAD = "No attack here has read what was answered in: {what}. What that tells was not measured."
+UNREAD = "No attack here has read these, and what they tell was not measured: {what}."
+PLAIN = frozenset({Kind.COUNTS, Kind.LOSSES, Kind.KEYS, Kind.SEALED, Kind.BLINDED, ENVELOPE})
+"""What needs no attack, since it says itself what it tells, or cannot be read."""
 CUT = "*"
 OUT_OF_TIME = "* {who} ran out of time, {far}: with more --minutes it may find more."
 LEGEND = (
@@ -94,12 +97,14 @@ def untried(found: Sequence[Finding]) -> list[str]:
 
 
 def unread(found: Sequence[Finding], sent: Disclosure) -> str:
-    """What left clients and no attack has read, in a sentence; nothing if there is none."""
-    read, kinds = {step for finding in found for step in finding.read}, dict[str, list[str]]()
-    for flow in sent.flows():
-        if flow.direction == "up" and flow.step not in read | {EVALUATION_STEP} and flow.kind != ENVELOPE:
-            kinds.setdefault(flow.step, []).append(flow.kind)
-    listed = "; ".join(f"{step} ({', '.join(each)})" for step, each in kinds.items())
+    """What left clients and no attack has read, in a sentence; nothing if there is none, or nobody attacked."""
+    read = {(step, kind) for finding in found for step in finding.read for kind in ATTACKS[finding.attack].uses}
+    flows = [flow for flow in sent.flows() if flow.direction == "up" and flow.step != EVALUATION_STEP]
+    left: dict[str, list[str]] = {}
+    for flow in flows:
+        if flow.kind not in PLAIN and (flow.step, flow.kind) not in read:
+            left.setdefault(flow.step, []).append(flow.kind)
+    listed = "; ".join(f"{', '.join(kinds)} (in {step})" for step, kinds in left.items())
     return UNREAD.format(what=listed) if found and listed else ""
 
 

@@ -40,7 +40,7 @@ def test_what_no_attack_has_read_is_said(tmp_path: Path, capsys: pytest.CaptureF
     train = ["attack", "--dataset", SMALL, "--method", "fedpub", "--clients", "3", "--set", "rounds=2", "-q"]
     assert main([*train, "--attack", "membership", "--view", "server", "--out", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "No attack here has read what was answered in" in said and "signatures" in said.split("No attack here")[1]
+    assert "signatures (in local_update)" in said.split("No attack here has read these")[1]
     (kept,) = json.loads((out / "attacks.json").read_text())["findings"]
     assert kept["read"] == ["local_update"]
     assert main(["privacy", str(out)]) == 0
