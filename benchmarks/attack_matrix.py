@@ -110,7 +110,7 @@ def settings(dataset: str, line: str) -> dict[str, Any]:
 
 
 def shown(cell: dict[str, Any] | None, attack: str) -> str:
-    """Success (guess) of the view that gains most, which is named if it is no server; in bold if it certainly beats the guess."""
+    """Success (guess) of the view that gains most, named unless it is the server's; bold if it certainly beats the guess."""
     found = [one for one in (cell or {}).get("findings", []) if one["attack"] == attack and one["measured"]]
     if not found:
         return "–"
