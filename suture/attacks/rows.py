@@ -241,7 +241,7 @@ class Rows(Attack):
     name = "rows"
     target = "feature rows of single nodes, from mixtures of them"
     paper = "Chen, Donoho and Saunders 1998; Spielman, Wang and Wright 2012"
-    uses = frozenset({Kind.GRADIENTS, Kind.EMBEDDINGS, Kind.STATISTICS})
+    uses = frozenset({Kind.GRADIENTS, Kind.STATISTICS})
     knows = ("that features are not negative and mostly zero",)
     guess = "a row of a public graph of the same kind, or their mean"
     long = 2
