@@ -1,7 +1,8 @@
 """What an attacker hears of a victim's local training: the model it started from and the model it ended with.
 
 The server sees both. All others together know the mean that came down next and all its terms but one: they subtract, which
-takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others. Models that
+takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others; a server that
+is shown sums alone can subtract nobody, and is left with the mean of all. Models that
 travel without the entries that masks removed (FED-PUB) are put together again from what is known of these. What came down
 with a model, such as moments of an optimiser, is known too.
 """
@@ -56,7 +57,8 @@ def training_step(heard: Heard) -> str:
 
 def updates(heard: Heard, scene: Scene, most: int | None = None, *, last: bool = False) -> list[Update]:
     """The first (or last) updates of the victim, or of those it cannot be told from; raises `NotTried` if there are none."""
-    found = _seen_by_server(heard, scene, most, last) if heard.by_server else _by_subtraction(heard, scene, most, last)
+    alone = heard.by_server and training_step(heard) not in heard.sealed
+    found = _seen_by_server(heard, scene, most, last) if alone else _by_subtraction(heard, scene, most, last)
     if not found:
         raise NotTried(f"{scene.method.name} does not send trained models, or not all of one")
     return found
@@ -85,7 +87,9 @@ def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) ->
         raise NotTried(f"{scene.method.name} does not promise that what it hands out is the mean of what its clients sent")
     friends, step = sorted(heard.attackers or ()), training_step(heard)
     down, up = heard.frames(step, "down"), heard.frames(step, "up")
-    rounds = [frame.ask for frame in down.get(friends[0], [])]
+    # Everybody is handed the same.
+    handed = down.get(friends[0] if friends else heard.victim, [])
+    rounds = [frame.ask for frame in handed]
     weight = weights(scene, step)
     strangers = [name for name in scene.graph.ids if name not in friends]
     found = []
@@ -93,15 +97,14 @@ def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) ->
         own = [_at(heard, scene, up.get(name, []), ask) for name in friends]
         if any(tree is None for tree in own) or scene.method.training.participation < 1:
             continue
-        before, mean = (_at(heard, scene, down[friends[0]], at) for at in (ask, following))
-        start = next(heard.recorded.read(frame) for frame in down[friends[0]] if frame.ask == ask)
+        before, mean = (_at(heard, scene, handed, at) for at in (ask, following))
+        start = next(heard.recorded.read(frame) for frame in handed if frame.ask == ask)
         if not before or not mean:
             continue
         left = sum(weight[name] for name in strangers)
         total = left + sum(weight[name] for name in friends)
-        after = {
-            name: (total * mean[name] - _total(name, own, [weight[friend] for friend in friends])) / left for name in mean
-        }
+        known = [weight[friend] for friend in friends]
+        after = {name: (total * mean[name] - _total(name, own, known)) / left for name in mean} if friends else mean
         found.append(Update(number, before, after, told_moments(start), told_description(heard)))
     return found
 

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import suture
 from suture.attacks import trials
 from suture.attacks.scenes import Scene
+from suture.attacks.updates import updates
 from suture.cli import main
 from suture.methods import METHODS
 
@@ -62,3 +64,21 @@ def test_a_page_names_attacks_that_were_not_tried(tmp_path: Path, capsys: pytest
     assert "not tried" in told and "membership" in told
     left = [name for name in trials.ATTACKS if name != "membership"]
     assert all(name in told for name in left)
+
+
+def test_of_secure_sums_the_mean_is_attacked_and_nothing_of_one_owner(tmp_path: Path) -> None:
+    """A server that is shown sums has the model of all owners together: that is not safe, and not called untried."""
+    values, how = ["rounds=3", "model.hidden=8"], suture.Options(record=True, engine="sealed")
+    suture.run(SMALL, "fedavg", clients=3, overrides=values, out=tmp_path / "run", options=how)
+    scene = Scene.read(tmp_path / "run")
+    every = [updates(ears, scene) for ears in scene.heard("server").values()]
+    first, second = every[0]
+    handed = scene.recorded
+    down = [frame for frame in handed.frames() if (frame.step, frame.direction) == ("local_update", "down")]
+    asks = sorted({frame.ask for frame in down})
+    following = next(handed.read(frame) for frame in down if frame.ask == asks[1])
+    assert all(torch.equal(first.after[name], value) for name, value in following.params.items())
+    assert all(torch.equal(first.after[name], other[0].after[name]) for other in every for name in first.after)
+    assert all(torch.equal(second.before[name], first.after[name]) for name in first.after)
+    (found,) = trials.carry_out(scene, trials.chosen(["membership"], ["server"]), 60)
+    assert found.measured is not None
