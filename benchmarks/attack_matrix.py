@@ -40,6 +40,8 @@ BEGIN, END = "<!-- attack matrix -->", "<!-- end of attack matrix -->"
 SHORT = ["rounds=30", "evaluation.every=10"]
 MENDED = ["fedsage_plus.generator_epochs=100"]
 KNOWN, ONE = ["partition.boundary=both"], ["fedgcn.fewest=1"]
+SECURE = "engine=sealed"
+"""Among what is set for a line: the server is shown sums alone, as secure aggregation does it between owners."""
 SILENT = ("local", "locsage", "locsage_plus", "local_gnnk")
 """Methods whose clients send no more than counts and losses."""
 BESIDE: dict[str, dict[str, list[str]]] = {
@@ -47,7 +49,10 @@ BESIDE: dict[str, dict[str, list[str]]] = {
         "DP-SGD": ["training.batch_size=32", "training.dp_sigma=2", "rounds=10"],
         "stitch=2": [*KNOWN, "training.stitch=2"],
         "stitch=2, sigma=0.1": [*KNOWN, "training.stitch=2", "training.stitch_sigma=0.1"],
+        "secure sums": [SECURE],
     },
+    "suture": {"secure sums": [SECURE]},
+    "fedgram": {"secure sums": [SECURE]},
     "fedsage_plus": {"": MENDED, "answers=exact": [*MENDED, "fedsage_plus.answers=exact"]},
     "feddep": {"as_published": ["feddep.as_published=true"]},
     "fedggr": {"codes=nodes": ["fedggr.codes=nodes"]},
@@ -86,8 +91,10 @@ def attacked(dataset: str, line: str, options: argparse.Namespace, link: Link) -
     begun, spent = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
-        how = suture.Options(data_root=options.data_root, record=True)
-        result = suture.run(dataset, method, overrides=[*SHORT, *values], out=out, seed=0, options=how, **DATASETS[dataset])
+        engine = "sealed" if SECURE in values else "embedded"
+        how = suture.Options(data_root=options.data_root, record=True, engine=engine)
+        given = [*SHORT, *(value for value in values if value != SECURE)]
+        result = suture.run(dataset, method, overrides=given, out=out, seed=0, options=how, **DATASETS[dataset])
         scene = Scene.read(out, options.data_root)
         tried = trials.carry_out(scene, trials.chosen(None, None), 60 * options.minutes, now=time.process_time)
         found = [one.as_json() for one in trials.in_order(tried)]
@@ -103,7 +110,7 @@ def settings(dataset: str, line: str) -> dict[str, Any]:
 
 
 def shown(cell: dict[str, Any] | None, attack: str) -> str:
-    """The view that gains most: success (guess), in bold if it certainly beats the guess."""
+    """Success (guess) of the view that gains most, named unless it is the server's; bold if it certainly beats the guess."""
     found = [one for one in (cell or {}).get("findings", []) if one["attack"] == attack and one["measured"]]
     if not found:
         return "–"
@@ -112,6 +119,7 @@ def shown(cell: dict[str, Any] | None, attack: str) -> str:
     text = f"{best['success']:.2f} ({best['guess']:.2f})"
     if best["exact"] and attack in ("rows", "codes", "gradients", "sums"):
         text += f", {best['exact'][0]} of {best['exact'][1]}"
+    text += "" if most["view"] == "server" else f" {most['view']}"
     text = f"**{text}**" if best["low"] > 0 else text
     return f"{text}, cut at {most['tried'][0]} of {most['tried'][1]} {most['tried'][2]}" if most["cut"] else text
 
@@ -190,7 +198,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--datasets", default=",".join(DATASETS))
     parser.add_argument("--lines", help="separated by ;")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of the processor, for the attacks of one cell")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of the processor, for the attacks of one cell")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cells at the same time")
     parser.add_argument("--anew", action="store_true", help="compute cells again that are there")
     options = parser.parse_args()

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, TypeVar, get_args
 
 from suture.attacks.hearing import Heard
 from suture.attacks.scenes import Scene
+from suture.core.message import Kind
 from suture.errors import SutureError
 
 View = Literal["server", "owner", "others"]
@@ -139,6 +140,8 @@ class Finding:
     why_not: str = ""
     tried: tuple[int, int, str] | None = None
     """(how many of, how many, of what) there was time for."""
+    read: tuple[str, ...] = ()
+    """Steps whose replies it has read, as far as they are of the kinds that it uses."""
 
     @property
     def cut(self) -> bool:
@@ -173,6 +176,8 @@ class Attack(ABC):
     knows: ClassVar[tuple[str, ...]] = ()
     guess: ClassVar[str]
     """What the best guess without messages is."""
+    uses: ClassVar[frozenset[Kind]] = frozenset()
+    """What of messages says something of nodes, labels or edges to it; what is in no attack's list was not measured."""
     views: ClassVar[tuple[View, ...]] = VIEWS
     long: ClassVar[int] = 0
     """1: it may take minutes, 2: an hour. Shorter ones go first, and it has all the time they leave."""

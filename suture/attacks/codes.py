@@ -16,6 +16,7 @@ from suture.attacks.judging import mean_bounds
 from suture.attacks.rows import right
 from suture.attacks.scenes import Scene
 from suture.attacks.shadows import decoded, node_vectors, ridge, shadow_vectors
+from suture.core.message import Kind
 
 Floats = NDArray[np.float64]
 MOST_FEATURES = 1 << 26
@@ -34,6 +35,7 @@ class Codes(Attack):
     name = "codes"
     target = "features of nodes, from embeddings or codes of them"
     paper = "Duddu, Boutet and Shejwalkar 2020"
+    uses = frozenset({Kind.EMBEDDINGS})
     knows = ("a public graph of the same kind",)
     guess = "the mean features of the public graph"
     views = ("server",)

@@ -20,9 +20,9 @@ from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
 from suture.attacks.rows import guessed_rows, programmed, right, row_space
 from suture.attacks.scenes import Scene, some_rows
-from suture.attacks.updates import Update, updates
+from suture.attacks.updates import Update, as_far_as_it_travels, updates
 from suture.core.kernels import Segments
-from suture.core.message import Model
+from suture.core.message import Kind, Model
 from suture.core.tree import Tree
 from suture.graph.batch import Features, GraphBatch
 
@@ -77,13 +77,16 @@ def start_from(first: Tensor, count: int) -> Tensor:
 
 def inverted(update: Update, scene: Scene, count: int, clock: Clock) -> Floats:
     """Rows [count, F] whose gradient points where the update went."""
-    step = {name: update.before[name] - update.after[name] for name in update.before}
+    # What no gradient reaches, as the weights of experts, is told for all of them.
+    task, (method, start) = scene.task, as_far_as_it_travels(scene.method, update.before)
+    moved = {name: value for name, value in update.before.items() if name in start and start[name].shape == value.shape}
+    step = {name: value - update.after[name] for name, value in moved.items()}
     first = first_layer(step, scene.task.features)
     if rows := spanned(first, count, clock):
         clock.did(STEPS)
         return np.stack(rows)
     names = [name for name, value in step.items() if value.is_floating_point() and bool(value.abs().sum() > 0)]
-    task, leaves = scene.task, {name: value.detach().requires_grad_() for name, value in update.before.items()}
+    leaves = {name: value.detach().requires_grad_() for name, value in start.items()}
     x = start_from(first, count).clone().requires_grad_()
     y_logits = torch.zeros(count, task.classes, requires_grad=True)
     optimiser = torch.optim.Adam([{"params": [x], "lr": RATE}, {"params": [y_logits], "lr": 0.1}])
@@ -92,9 +95,9 @@ def inverted(update: Update, scene: Scene, count: int, clock: Clock) -> Floats:
             break
         graph = dummies(x, torch.zeros(count, dtype=torch.int64), scene.graph)
         try:
-            logits = scene.method.predict(graph, Model(graph.ids, leaves), task)
+            logits = method.predict(graph, Model(graph.ids, leaves), task)
         except (KeyError, AttributeError, TypeError) as error:
-            raise NotTried(f"{scene.method.name}'s model predicts with something that does not travel with it") from error
+            raise NotTried(f"{method.name}'s model predicts with something that does not travel with it") from error
         loss = -(torch.softmax(y_logits, 1) * torch.log_softmax(logits, 1)).sum(1).mean()
         made = torch.autograd.grad(loss, [leaves[n] for n in names], create_graph=True, materialize_grads=True)
         apart = 1 - _cosine(list(made), [step[name] for name in names])
@@ -118,6 +121,7 @@ class Inversion(Attack):
     name = "gradients"
     target = "features of training nodes, from an update of a model"
     paper = "Zhu, Liu and Han 2019; Geiping et al. 2020"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS})
     knows = ("how many training nodes the owner has", "that features are not negative")
     guess = "a row of a public graph of the same kind, or their mean"
     long = 1

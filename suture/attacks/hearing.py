@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ class Recorded:
 
     tape: TapeReader
     method: Method[Any, Any]
+    opened: set[str] = field(default_factory=set, compare=False)
+    """Steps whose replies an attack has made use of."""
 
     def frames(self) -> Iterator[Frame]:
         """Of the steps that the method declares; what owners told of their data before the run is none of them."""
@@ -39,7 +41,17 @@ class Recorded:
         return frozenset(type(self.method).steps())
 
     def read(self, frame: Frame) -> Message:
-        """The message of a frame, for one client."""
+        """The message of a frame, for one client, to make use of it."""
+        self.use(frame)
+        return self.peek(frame)
+
+    def use(self, frame: Frame) -> None:
+        """Say that what was peeked at is made use of."""
+        if frame.direction == "up":
+            self.opened.add(frame.step)
+
+    def peek(self, frame: Frame) -> Message:
+        """The same, to see what is in it."""
         kind = type(self.method)
         declared = signature(kind, frame.step)
         wanted = declared.message if frame.direction == "down" else declared.reply
@@ -52,9 +64,9 @@ class Noise(Recorded):
     How long messages are stays, since that is no content. Whole numbers become random ones from 0 to 9.
     """
 
-    def read(self, frame: Frame) -> Message:
+    def peek(self, frame: Frame) -> Message:
         """Noise that depends on nothing but the frame's number, step, way and client."""
-        message = super().read(frame)
+        message = super().peek(frame)
         name = f"{frame.ask} {frame.step} {frame.direction} {frame.client}"
         rng = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         scalars = {key: value for key, value in message.contents() if isinstance(value, Scalar)}

@@ -1,6 +1,7 @@
 """The class distribution of a victim's training nodes, from what it says of classes or from how it moves a model.
 
-- Counts of classes, where a method sends them, are read.
+- Counts of classes, where a method sends them, are read; and so is what follows them closely: FedTAD's reliability of
+  classes, sums over their training nodes, and FedGTA's first moments, means of what is predicted.
 - Class means: a class without one is not there; the rest is guessed to be as elsewhere.
 - Models: the first update of the classifying layer, compared with what shadow owners with known distributions do to it (Gu
   and Bai, LDIA: Label distribution inference attack against federated learning in edge computing, 2023): the same step is
@@ -36,7 +37,19 @@ SHADOWS, TOGETHER = 60, 20
 """Owners that the attacker makes up, and how many of them train at the same time."""
 BEFORE_TRAINING = ("sum_near_anchors",)
 """Steps in which owners are told what they train beside."""
+NEARLY_COUNTS = {"fedtad": ("tell_reliability", "classes"), "fedgta": ("local_update", "mixed")}
+"""Of methods that send statistics of classes: the step, and the field, that begins with a number for each class."""
 Floats = NDArray[np.float64]
+
+
+def nearly_told(heard: Heard, scene: Scene) -> Floats | None:
+    """What the victim says of its classes in numbers that are close to how many nodes each has."""
+    step, field = NEARLY_COUNTS.get(scene.method.name, ("", ""))
+    said = last_said(heard, step, "up", heard.victim)
+    if said is None:
+        return None
+    numbers = getattr(said.message, field)[0, : scene.task.classes].double().nan_to_num(0).clamp(min=0).numpy()
+    return np.asarray(numbers / numbers.sum(), float) if numbers.sum() > 0 else None
 
 
 def told(heard: Heard, classes: int, elsewhere: Floats) -> Floats | None:
@@ -143,6 +156,7 @@ class Labels(Attack):
     name = "labels"
     target = "the class distribution of an owner"
     paper = "Gu and Bai 2023"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.PROTOTYPES, Kind.STATISTICS})
     knows = ("a public graph with labels", "how many training nodes the owner has")
     long = 1
     guess = "it is as elsewhere, or all classes are equally many"
@@ -156,7 +170,8 @@ class Labels(Attack):
         for victim, ears in clock.each(heard.items(), OWNERS):
             public = scene.public(ears)
             elsewhere = label_share(public, scene.task.classes)
-            found = told(ears, scene.task.classes, elsewhere)
+            found = nearly_told(ears, scene)
+            found = found if found is not None else told(ears, scene.task.classes, elsewhere)
             found = found if found is not None else learned(ears, scene, public, int(scene.own(victim).num_train[0]))
             truth = scene.label_shares[victim]
             success.append(agreement(found, truth))

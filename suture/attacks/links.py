@@ -21,6 +21,7 @@ from suture.attacks.membership import class_scores
 from suture.attacks.scenes import Scene, edgeless
 from suture.attacks.shadows import node_vectors
 from suture.attacks.updates import updates
+from suture.core.message import Kind
 from suture.graph.batch import GraphBatch
 
 MOST_PAIRS = 2000
@@ -58,6 +59,7 @@ class Links(Attack):
     name = "links"
     target = "whether two known nodes are linked"
     paper = "He et al. 2021"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS, Kind.EMBEDDINGS})
     knows = ("features of both nodes",)
     guess = "nodes with similar features are linked"
 
@@ -77,8 +79,9 @@ class Links(Attack):
             if sent is not None and len(sent.values) == own.num_nodes:
                 found = alikeness(torch.from_numpy(sent.values), pairs)
             else:
-                after = updates(ears, scene, 1, last=True)[-1].after
-                said = torch.log_softmax(class_scores(scene, after, edgeless(own)).nan_to_num(0), 1)
+                last = updates(ears, scene, 1, last=True)[-1]
+                scores = class_scores(scene, last.after | last.described, edgeless(own))
+                said = torch.log_softmax(scores.nan_to_num(0), 1)
                 found = standardised(alikeness(said, pairs)) + standardised(by_features)
             parts.append((found, linked, by_features))
             asked += linked.size

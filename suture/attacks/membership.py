@@ -14,10 +14,11 @@ from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.scenes import Scene
-from suture.attacks.updates import updates
-from suture.core.message import Model
+from suture.attacks.updates import as_far_as_it_travels, updates
+from suture.core.message import Kind, Model
 from suture.core.tree import Tree
 from suture.graph.batch import GraphBatch
+from suture.methods.fedgram.method import GRAM_OF
 from suture.methods.fedpub.masks import weights_of
 
 TRAIN, TEST = 1, 3
@@ -26,13 +27,14 @@ Floats = NDArray[np.float64]
 
 def class_scores(scene: Scene, params: Tree, graph: GraphBatch) -> torch.Tensor:
     """Logits [N, C] of a model that travelled, on somebody's graph."""
-    wanted = weights_of(scene.method.initial_params(scene.task))
+    method, params = as_far_as_it_travels(scene.method, params)
+    wanted = weights_of(method.initial_params(scene.task))
     if not wanted.keys() <= params.keys():
-        raise NotTried(f"a part of {scene.method.name}'s model never travels")
-    model = Model(graph.ids, {name: params[name] for name in wanted})
+        raise NotTried(f"a part of {method.name}'s model never travels")
+    model = Model(graph.ids, {name: params[name] for name in params if name in wanted or name.startswith(GRAM_OF)})
     try:
         with torch.no_grad():
-            return scene.method.predict(graph, model, scene.task)
+            return method.predict(graph, model, scene.task)
     except (KeyError, AttributeError, TypeError) as error:
         raise NotTried(f"{scene.method.name}'s model predicts with something that does not travel with it") from error
 
@@ -50,6 +52,7 @@ class Membership(Attack):
     name = "membership"
     target = "whether a node was trained on"
     paper = "Yeom et al. 2018"
+    uses = frozenset({Kind.WEIGHTS, Kind.MASKS})
     knows = ("features, label and neighbours of the nodes in question",)
     guess = "chance: who trains was drawn at random"
 
@@ -65,8 +68,8 @@ class Membership(Attack):
             training = (own.role[nodes] == TRAIN).numpy()
             if training.all() or not training.any():
                 continue
-            after = updates(ears, scene, 1, last=True)[-1].after
-            parts.append((-losses(scene, after, own, nodes).clip(max=50), training, None))
+            last = updates(ears, scene, 1, last=True)[-1]
+            parts.append((-losses(scene, last.after | last.described, own, nodes).clip(max=50), training, None))
             asked += training.size
         if not parts:
             raise NotTried("no owner has both training and test nodes")

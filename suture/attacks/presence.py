@@ -19,6 +19,7 @@ from suture.attacks.attack import OWNERS, Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import Trial, auc_gain_by_owner
 from suture.attacks.scenes import Scene, merged
+from suture.core.message import Kind
 from suture.core.streams import Streams
 from suture.method import Clients
 from suture.methods.feddep import FedDep
@@ -63,6 +64,7 @@ class Presence(Attack):
     name = "presence"
     target = "whether a node is an owner's"
     paper = "Homer et al. 2008; Dwork et al. 2015"
+    uses = frozenset({Kind.PROTOTYPES})
     knows = ("features, labels and neighbours of the nodes in question, and that each is some owner's",)
     guess = "chance"
 

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 def fingerprint(heard: Heard, frame: Frame) -> Floats:
     """What a message says, as one vector."""
-    message = heard.recorded.read(frame)
+    message = heard.recorded.peek(frame)
     told = [v.flatten() for path, v in message.tensors().items() if v.is_floating_point() and _tells(message.kind_of(path))]
     return np.concatenate([value.double().nan_to_num(0).numpy() for value in told]) if told else np.zeros(0)
 
@@ -75,6 +75,7 @@ class Reidentification(Attack):
                 if min(vector.size for vector in (*now, *following)) < SMALL:
                     clock.plan(clock.done, clock.unit)
                     break
+                ears.recorded.use(frames[ids[0]][number])
                 hits += matched(now, following)
                 trials += len(ids)
             if trials:

@@ -1,4 +1,6 @@
-"""Feature rows from the gradients that FedSage+'s owners answer with: subspace, linear programs, least squares.
+"""Feature rows from mixtures of them that owners send: subspace, linear programs, least squares.
+
+FedSage+'s owners answer others' offers with gradients.
 
 A gradient of fGen's output layer is H^T S with H [E, width + 1] the hidden activations of the rows that were offered (and
 ones, for the bias) and S = 2 w (x~ - P X): P [E, N] the shares of the victim's nodes, X [N, F] their features. Whoever
@@ -13,6 +15,9 @@ knows fGen and the rows, as the server does, knows all but P X, so an answer giv
   Wright, Exact recovery of sparsely-used dictionaries, COLT 2012).
 
 One owner hears the sum of all others' answers to its own offers; all others together subtract what they know of it.
+
+FedGram's owners send T^T T Q with public directions Q, where T are their rows, weighed by word and of length one: each
+column is a mixture of rows, too. Whoever sees one owner's sums, as the server does without secure ones, goes on as above.
 Legend: E rows of an offer, Z their width, F features.
 """
 
@@ -30,13 +35,17 @@ from numpy.typing import NDArray
 from suture.attacks.attack import Attack, Clock, Measured, NotTried
 from suture.attacks.hearing import Heard
 from suture.attacks.judging import mean_bounds
-from suture.attacks.scenes import Scene, mean_row, some_rows
+from suture.attacks.scenes import Scene, mean_row, nodes_with, some_rows
+from suture.core.message import Kind
+from suture.methods.census import MOSTLY_ZERO
 from suture.privacy.tape import Frame
 
 Floats = NDArray[np.float64]
 W1, B1, W2, B2 = "feature1.weight", "feature1.bias", "feature2.weight", "feature2.bias"
 ANSWERING = ("feed_forward", "answer")
 """The steps whose replies are gradients of others' fGen."""
+MULTIPLYING = ("multiply", "relate")
+"""FedGram's steps whose replies are sums of products with rows; the second where there are as many directions as words."""
 MOST_MIXTURES = 4000
 """Mixtures that are decomposed; far more than an owner has nodes brings nothing."""
 PROGRAMS = 40
@@ -59,8 +68,8 @@ ROUNDING = 1e-6
 class Answer:
     """What an answer to a known offer tells, in double precision."""
 
-    mixing: Floats
-    """2 H^T w, [width + 1, E], of rows that are no padding."""
+    mixing: Floats | None
+    """2 H^T w, [width + 1, E], of rows that are no padding; None where nobody but the victim knows how rows are mixed."""
     mixtures: Floats
     """D, [width + 1, F]: each is a mixture of the victim's rows."""
 
@@ -84,6 +93,25 @@ def answers(heard: Heard, ids: tuple[str, ...]) -> Iterator[Answer]:
                 continue
             left = whole if alone else np.asarray(whole - sum(known.values()), float)
             yield _answer(heard.recorded.read(offers[sender][place]), left, strangers)
+
+
+def products(heard: Heard) -> Iterator[Answer]:
+    """What FedGram's victim multiplied with its rows, exchange after exchange."""
+    for step in MULTIPLYING:
+        asked = {frame.ask: frame for frame in heard.frames(step, "down").get(heard.victim, [])}
+        for frame in heard.frames(step, "up").get(heard.victim, []):
+            down: Any = heard.recorded.read(asked[frame.ask])
+            basis, scale = down.basis[0].double().numpy(), down.scale[0].double().numpy()
+            if step == MULTIPLYING[0]:
+                up: Any = heard.recorded.read(frame)
+                sums = up.products[0].double().numpy()
+            elif basis.shape[0] == basis.shape[1]:
+                # Directions in all of space hide nothing: Q (Q^T T^T T Q) Q^T.
+                up = heard.recorded.read(frame)
+                sums = basis @ up.own[0].double().numpy() @ basis.T
+            else:
+                continue
+            yield Answer(None, np.asarray((sums / np.where(scale != 0, scale, np.inf)[:, None]).T, float))
 
 
 def _told(heard: Heard) -> dict[str, list[Frame]]:
@@ -115,7 +143,7 @@ def _answer(offer: Any, gradient: Floats, answerers: int) -> Answer:
 def solved(answer: Answer) -> Floats | None:
     """P X [E, F] by least squares, where the system has one solution."""
     mixing = answer.mixing
-    if mixing.shape[1] > mixing.shape[0] or np.linalg.matrix_rank(mixing) < mixing.shape[1]:
+    if mixing is None or mixing.shape[1] > mixing.shape[0] or np.linalg.matrix_rank(mixing) < mixing.shape[1]:
         return None
     return np.asarray(np.linalg.lstsq(mixing, answer.mixtures, rcond=None)[0], float)
 
@@ -211,27 +239,31 @@ class Rows(Attack):
     """See the module docstring."""
 
     name = "rows"
-    target = "feature rows of single nodes, from gradients answered to others"
+    target = "feature rows of single nodes, from mixtures of them"
     paper = "Chen, Donoho and Saunders 1998; Spielman, Wang and Wright 2012"
+    uses = frozenset({Kind.GRADIENTS, Kind.STATISTICS})
     knows = ("that features are not negative and mostly zero",)
     guess = "a row of a public graph of the same kind, or their mean"
     long = 2
 
     def attempt(self, heard: dict[str, Heard], scene: Scene, clock: Clock) -> Measured:
         """Least squares where it can be done, else linear programs."""
-        if ("offer", "up") not in next(iter(heard.values())).steps:
-            raise NotTried(f"no owner of {scene.method.name} answers another's offers with gradients")
+        steps = next(iter(heard.values())).steps
+        if not any((step, "up") in steps for step in ("offer", *MULTIPLYING)):
+            raise NotTried(f"no owner of {scene.method.name} sends mixtures of its rows")
+        if float(nodes_with(scene.graph).sum()) >= MOSTLY_ZERO * scene.graph.num_nodes * scene.task.features:
+            raise NotTried("features are seldom zero, as numbers are, and linear programs look for rows of few words")
         exact, cosines, guessed = [], [], []
         details: dict[str, float] = {}
         each = -(-PROGRAMS // len(heard))
         clock.plan(each * len(heard), "rows")
         for number, (victim, ears) in enumerate(heard.items()):
             truth = scene.own(victim).x.dense().double().numpy()
-            if len(ears.attackers or ()) == 1 or not _told(ears):
+            told = [*answers(ears, scene.graph.ids), *products(ears)]
+            if len(ears.attackers or ()) == 1 or not (_told(ears) or (MULTIPLYING[1], "up") in ears.steps):
                 # Who hears a sum over several owners takes any of their rows.
                 names = [name for name in scene.graph.ids if name not in (ears.attackers or ())]
                 truth = scene.graph.select(names).x.dense().double().numpy()
-            told = list(answers(ears, scene.graph.ids))
             if not told:
                 clock.did(each)
                 continue
@@ -248,7 +280,7 @@ class Rows(Attack):
         if not exact and clock.cut and clock.over:
             raise NotTried(f"the time ran out before the first of {clock.planned} rows was found")
         if not exact:
-            raise NotTried("no gradient was answered that tells of a single owner's rows")
+            raise NotTried("no gradient, and no product with rows, tells of a single owner's")
         gains = np.array(cosines) - np.array(guessed)
         success, guess = float(np.mean(cosines)), float(np.mean(guessed))
         shares = (sum(exact), len(exact))

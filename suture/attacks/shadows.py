@@ -44,9 +44,10 @@ def node_vectors(heard: Heard) -> NodeVectors | None:
         frames = heard.frames(step, way).get(heard.victim, []) if way == "up" else []
         if not frames:
             continue
-        message = heard.recorded.read(frames[0])
+        message = heard.recorded.peek(frames[0])
         for name, value in message.contents():
             if isinstance(value, Rows) and message.kind_of(name) is Kind.EMBEDDINGS and value.values.dim() == 2:
+                heard.recorded.use(frames[0])
                 numbers = value.values.double().nan_to_num(0).numpy()
                 found = NodeVectors(step, frames[0].ask, name, numbers) if len(numbers) else found
     return found

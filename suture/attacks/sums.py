@@ -25,7 +25,7 @@ from suture.attacks.judging import mean_bounds
 from suture.attacks.rows import guessed_rows, right
 from suture.attacks.scenes import Scene
 from suture.attacks.shadows import decoded, ridge
-from suture.core.message import Model
+from suture.core.message import Kind, Model
 from suture.graph.batch import GraphBatch
 from suture.methods.links import wanted_by
 from suture.methods.stitching import SMALLEST, probabilities
@@ -94,6 +94,7 @@ class Sums(Attack):
     name = "sums"
     target = "features of single nodes, from sums of features or predictions told over links"
     paper = "Fredrikson, Jha and Ristenpart 2015, for predictions"
+    uses = frozenset({Kind.FEATURES, Kind.PREDICTIONS, Kind.ADDRESSES})
     knows = ("that features are not negative", "a public graph of the same kind")
     guess = "a row of a public graph of the same kind, or their mean"
 

@@ -109,6 +109,7 @@ def _quick_first(pairs: Sequence[tuple[Attack, str]]) -> list[tuple[Attack, str]
 
 def _tried(attack: Attack, view: str, scene: Scene, clock: Clock) -> Finding:
     heard, measured, why_not, begun = scene.heard(view), None, "", time.perf_counter()
+    scene.recorded.opened.clear()
     try:
         if not heard:
             raise NotTried("there is nobody else")
@@ -126,6 +127,7 @@ def _tried(attack: Attack, view: str, scene: Scene, clock: Clock) -> Finding:
         seconds=round(time.perf_counter() - begun, 3),
         why_not=why_not,
         tried=None if why_not else clock.tried,
+        read=() if why_not else tuple(sorted(scene.recorded.opened)),
     )
 
 
@@ -164,4 +166,5 @@ def _finding(told: dict[str, Any]) -> Finding:
         found["measured"] = Measured(**numbers)
     if found["attack"] not in ATTACKS or found["view"] not in VIEWS:
         raise ValueError(found["attack"])
-    return Finding(**{**found, "knows": tuple(found["knows"]), "victims": tuple(found["victims"])})
+    lists = {key: tuple(found.get(key, ())) for key in ("knows", "victims", "read")}
+    return Finding(**found | lists)

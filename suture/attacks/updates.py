@@ -1,15 +1,17 @@
 """What an attacker hears of a victim's local training: the model it started from and the model it ended with.
 
 The server sees both. All others together know the mean that came down next and all its terms but one: they subtract, which
-takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others. Models that
-travel without the entries that masks removed (FED-PUB) are put together again from what is known of these.
+takes how much the victim weighs. One owner can subtract itself only, and is left with the mean of all others; a server that
+is shown sums alone can subtract nobody, and is left with the mean of all. Models that
+travel without the entries that masks removed (FED-PUB) are put together again from what is known of these. What came down
+with a model, such as moments of an optimiser, is known too.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,12 +20,14 @@ from torch import Tensor
 from suture.attacks.attack import NotTried
 from suture.attacks.hearing import Heard, Said
 from suture.attacks.scenes import Scene
-from suture.core.tree import Tree
+from suture.core.tree import Tree, prefixed
 from suture.errors import IntegrityError
 from suture.method import Method
 from suture.methods.averaging import sizes_of
+from suture.methods.fedgram.method import GRAM_OF
 from suture.methods.fedpub.method import layout_of
 from suture.methods.fedpub.wire import SparseModel, restored
+from suture.methods.suture.method import MIXTURE, OWN, Suture
 from suture.settings import TrainingSettings
 from suture.training.optimisers import SUM
 from suture.training.shared import steps_at_server
@@ -39,6 +43,10 @@ class Update:
     round: int
     before: Tree
     after: Tree
+    moments: Tree = field(default_factory=dict)
+    """What came down with the parameters: moments of an optimiser, SCAFFOLD's control variate."""
+    described: Tree = field(default_factory=dict)
+    """What a model describes nodes by beside its parameters, and everybody was told (FedGram)."""
 
 
 def training_step(heard: Heard) -> str:
@@ -49,7 +57,8 @@ def training_step(heard: Heard) -> str:
 
 def updates(heard: Heard, scene: Scene, most: int | None = None, *, last: bool = False) -> list[Update]:
     """The first (or last) updates of the victim, or of those it cannot be told from; raises `NotTried` if there are none."""
-    found = _seen_by_server(heard, scene, most, last) if heard.by_server else _by_subtraction(heard, scene, most, last)
+    alone = heard.by_server and training_step(heard) not in heard.sealed
+    found = _seen_by_server(heard, scene, most, last) if alone else _by_subtraction(heard, scene, most, last)
     if not found:
         raise NotTried(f"{scene.method.name} does not send trained models, or not all of one")
     return found
@@ -63,10 +72,12 @@ def _seen_by_server(heard: Heard, scene: Scene, most: int | None, last: bool) ->
     for number, frame in _chosen(list(enumerate(down, 1)), most, last):
         if frame.ask not in up:
             continue
-        before, reply = told_params(heard.recorded.read(frame), scene), heard.recorded.read(up[frame.ask])
+        down_message, reply = heard.recorded.read(frame), heard.recorded.read(up[frame.ask])
+        before = told_params(down_message, scene)
         after = _stepped(before, reply, scene.method.training) | told_params(reply, scene, before)
         if after:
-            found.append(Update(number, {name: before[name] for name in after if name in before}, after))
+            start = {name: before[name] for name in after if name in before}
+            found.append(Update(number, start, after, told_moments(down_message), told_description(heard)))
     return found
 
 
@@ -76,7 +87,9 @@ def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) ->
         raise NotTried(f"{scene.method.name} does not promise that what it hands out is the mean of what its clients sent")
     friends, step = sorted(heard.attackers or ()), training_step(heard)
     down, up = heard.frames(step, "down"), heard.frames(step, "up")
-    rounds = [frame.ask for frame in down.get(friends[0], [])]
+    # Everybody is handed the same.
+    handed = down.get(friends[0] if friends else heard.victim, [])
+    rounds = [frame.ask for frame in handed]
     weight = weights(scene, step)
     strangers = [name for name in scene.graph.ids if name not in friends]
     found = []
@@ -84,15 +97,15 @@ def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) ->
         own = [_at(heard, scene, up.get(name, []), ask) for name in friends]
         if any(tree is None for tree in own) or scene.method.training.participation < 1:
             continue
-        before, mean = (_at(heard, scene, down[friends[0]], at) for at in (ask, following))
+        before, mean = (_at(heard, scene, handed, at) for at in (ask, following))
+        start = next(heard.recorded.read(frame) for frame in handed if frame.ask == ask)
         if not before or not mean:
             continue
         left = sum(weight[name] for name in strangers)
         total = left + sum(weight[name] for name in friends)
-        after = {
-            name: (total * mean[name] - _total(name, own, [weight[friend] for friend in friends])) / left for name in mean
-        }
-        found.append(Update(number, before, after))
+        known = [weight[friend] for friend in friends]
+        after = {name: (total * mean[name] - _total(name, own, known)) / left for name in mean} if friends else mean
+        found.append(Update(number, before, after, told_moments(start), told_description(heard)))
     return found
 
 
@@ -121,6 +134,27 @@ def told_params(message: object, scene: Scene, known: Tree | None = None) -> Tre
             return {}
     found = getattr(message, "params", {})
     return {name: value.float() for name, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def told_moments(message: object) -> Tree:
+    """The moments [K, ...] in a message; none in most."""
+    found = getattr(message, "moments", {})
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def told_description(heard: Heard) -> Tree:
+    """What everybody was told to describe nodes by, under the names that a model has it by."""
+    said = heard.says("learn", "down", most=1)
+    return prefixed(GRAM_OF, getattr(said[0].message, "gram", {})) if said else {}
+
+
+def as_far_as_it_travels(method: Method[Any, Any], params: Tree) -> tuple[Method[Any, Any], Tree]:
+    """A method that predicts with what its clients send, and that: of a mixture without the expert that stays at home."""
+    if not isinstance(method, Suture) or not method.own or MIXTURE not in params:
+        return method, params
+    sent = {name: value for name, value in params.items() if not name.startswith(OWN)}
+    say = sent[MIXTURE][:, :-1].clamp_min(1e-9)
+    return replace(method, own=False), sent | {MIXTURE: say / say.sum(1, keepdim=True)}
 
 
 def _stepped(before: Tree, reply: object, training: TrainingSettings) -> Tree:

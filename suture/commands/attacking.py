@@ -18,6 +18,7 @@ from suture.commands.running import RECORDED, STDOUT, check_json_target, supervi
 from suture.commands.telling import Teller, telling
 from suture.core.progress import work as working
 from suture.errors import ConfigError
+from suture.privacy.disclosure import read_disclosure
 from suture.report.attacks import LEGEND, attack_report, worst_in_words
 from suture.report.console import grid, titled
 from suture.runs.folder import EMBEDDED, TAPE, is_comparison, place_of, read_asked
@@ -126,7 +127,8 @@ def _conclude(path: Path, found: Sequence[Finding], wish: Wish, work: Work, told
     if work.json is not None:
         write_results(results, work.json)
     if work.json != STDOUT:
-        told.result({"run": str(path), "findings": results}, attack_report(found, f"{path}, {_what(wish)}"))
+        shown = attack_report(found, f"{path}, {_what(wish)}", read_disclosure(path))
+        told.result({"run": str(path), "findings": results}, shown)
     if not work.lines and not wish.control:
         told.note(f"kept in {path}; beside what was sent: suture privacy {path}")
 

@@ -10,7 +10,9 @@ from rich.text import Text
 
 from suture.attacks.attack import Finding, Measured
 from suture.attacks.reidentification import Reidentification
-from suture.attacks.trials import read_findings
+from suture.attacks.trials import ATTACKS, read_findings
+from suture.core.message import Kind
+from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP, Disclosure
 from suture.report.console import grid, titled
 from suture.report.text import NOTHING, three_digits
 from suture.runs.folder import is_comparison, place_of
@@ -18,6 +20,10 @@ from suture.runs.plan import Plan
 
 NOT_ATTACKED = "not attacked"
 NONE_TRIED = "What this is worth to somebody curious was not measured; train with --record, then: suture attack {run}"
+NONE_COULD = "no attack could be tried"
+UNREAD = "No attack here has read these, and what they tell was not measured: {what}."
+PLAIN = frozenset({Kind.COUNTS, Kind.LOSSES, Kind.KEYS, Kind.SEALED, Kind.BLINDED, ENVELOPE})
+"""What needs no attack, since it says itself what it tells, or cannot be read."""
 CUT = "*"
 OUT_OF_TIME = "* {who} ran out of time, {far}: with more --minutes it may find more."
 LEGEND = (
@@ -26,8 +32,8 @@ LEGEND = (
 )
 
 
-def attack_report(found: Sequence[Finding], title: str) -> Group:
-    """A line for each attack and view, and why others were not tried."""
+def attack_report(found: Sequence[Finding], title: str, sent: Disclosure) -> Group:
+    """A line for each attack and view, why others were not tried, and what of all that was sent none has read."""
     table = grid("attack", "view", "measure", "success", "guess", "advantage", "95 %", "exact", "seconds")
     for column in table.columns[3:]:
         column.justify = "right"
@@ -51,6 +57,7 @@ def attack_report(found: Sequence[Finding], title: str) -> Group:
         if finding.measured is None:
             refused.setdefault(finding.why_not, []).append(f"{finding.attack} ({finding.view})")
     parts += [Text(f"Not tried, {', '.join(who)}: {why}.") for why, who in refused.items()]
+    parts += [Text(left)] if (left := unread(found, sent)) else []
     return Group(*parts, Text(LEGEND) if tried else Text("No attack could be tried."))
 
 
@@ -70,15 +77,35 @@ def worst(found: Sequence[Finding]) -> Finding | None:
 
 
 def worst_in_words(found: Sequence[Finding]) -> str:
-    """The same in a cell of a table."""
-    if not any(finding.measured is not None for finding in found):
-        return NOT_ATTACKED
+    """The same in a cell of a table, and how many of all attacks there are could be tried: the others say nothing."""
+    tried = {finding.attack for finding in found if finding.measured is not None}
+    if not tried:
+        return NOT_ATTACKED if not found else NONE_COULD
+    far = f"; {len(tried)} of {len(ATTACKS)} attacks tried{_cut_short(found)}"
     hit = worst(found)
     if hit is None or hit.measured is None:
-        return f"no attack won{_cut_short(found)}"
+        return f"no attack won{far}"
     hits = hit.measured.exact
     exact = f", {hits[0]:,} of {hits[1]:,} exact" if hits and hits[0] else ""
-    return f"{hit.attack} ({hit.view}) {hit.measured.success:.2f}, guess {hit.measured.guess:.2f}{exact}{_cut_short(found)}"
+    return f"{hit.attack} ({hit.view}) {hit.measured.success:.2f}, guess {hit.measured.guess:.2f}{exact}{far}"
+
+
+def untried(found: Sequence[Finding]) -> list[str]:
+    """Attacks that were not tried on a run that was attacked, for whatever reason."""
+    tried = {finding.attack for finding in found if finding.measured is not None}
+    return [name for name in ATTACKS if name not in tried] if found else []
+
+
+def unread(found: Sequence[Finding], sent: Disclosure) -> str:
+    """What left clients and no attack has read, in a sentence; nothing if there is none, or nobody attacked."""
+    read = {(step, kind) for finding in found for step in finding.read for kind in ATTACKS[finding.attack].uses}
+    flows = [flow for flow in sent.flows() if flow.direction == "up" and flow.step != EVALUATION_STEP]
+    left: dict[str, list[str]] = {}
+    for flow in flows:
+        if flow.kind not in PLAIN and (flow.step, flow.kind) not in read:
+            left.setdefault(flow.step, []).append(flow.kind)
+    listed = "; ".join(f"{', '.join(kinds)} (in {step})" for step, kinds in left.items())
+    return UNREAD.format(what=listed) if found and listed else ""
 
 
 def _cut_short(found: Sequence[Finding]) -> str:

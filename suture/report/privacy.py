@@ -116,8 +116,9 @@ def _run(run: RunPrivacy) -> Group:
     if run.audits:
         parts += [audit_table(run.audits), Text()]
     parts += [_disclosed(run.disclosure), Text(), Text(_footnote(run.disclosure)), Text()]
-    measured = attack_report(run.findings, "What it told") if run.findings else Text(NONE_TRIED.format(run=run.run))
-    return Group(*parts, measured)
+    if not run.findings:
+        return Group(*parts, Text(NONE_TRIED.format(run=run.run)))
+    return Group(*parts, attack_report(run.findings, "What it told", run.disclosure))
 
 
 def _mechanism(guarantees: list[Guarantee]) -> list[RenderableType]:

@@ -10,7 +10,7 @@ from suture.attacks.attack import Finding
 from suture.core.metrics import OURS
 from suture.privacy.disclosure import ENVELOPE, EVALUATION_STEP
 from suture.report import results
-from suture.report.attacks import worst_in_words
+from suture.report.attacks import untried, worst_in_words
 from suture.report.gathering import unlike
 from suture.report.records import Gathered
 from suture.report.sheets import Cell, Sheet, ranked
@@ -209,7 +209,7 @@ def guarantees(gathered: Gathered) -> Sheet:
 
 
 def attacks(gathered: Gathered) -> Sheet | None:
-    """Every attack that was tried."""
+    """Every attack that was tried, and which were not."""
     lines: list[list[object]] = []
     for run in gathered.runs:
         for one in run.findings:
@@ -221,6 +221,9 @@ def attacks(gathered: Gathered) -> Sheet | None:
             lines.append(
                 [run.method, Cell(str(run.seed), run.seed), one.attack, one.view, m.measure, *numbers, interval, verdict]
             )
+        if left := untried(run.findings):
+            nothing = [NOTHING] * 6
+            lines.append([run.method, Cell(str(run.seed), run.seed), ", ".join(left), *nothing, "not tried: says nothing"])
     if not lines:
         return None
     header = ("method", "seed", "attack", "seen by", "measure", "success", "guess", "advantage", "95 % interval", "verdict")

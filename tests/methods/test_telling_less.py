@@ -263,7 +263,7 @@ def test_the_sum_of_answers_is_enough(world: World, form: str) -> None:
 
 def test_an_edge_that_was_not_drawn_changes_nothing_that_leaves(world: World) -> None:
     """All messages of a run, bit by bit; and an edge that was drawn does change them."""
-    for fields in ({}, {"proto": False}, {"batch_size": 0}, {"prototype_sigma": 0.5}):
+    for fields in ({}, {"proto": False}, {"batch_size": 0}, {"prototype_sigma": 0.0}):
         method = small(FedDep, **{**DEP, **fields})
         assert isinstance(method, FedDep)
         graph = world.clients
@@ -309,8 +309,8 @@ def test_the_account_is_of_one_draw_however_long_the_run(world: World) -> None:
     """(0, q): the chance that an edge is drawn at all, which more rounds do not change."""
     for rounds in (1, 100):
         method = small(FedDep, **DEP, edge_share=0.4, training={"rounds": rounds})
-        found = account(method, facts_of(world.clients), Disclosure())
-        assert {(g.mechanism, g.bound.epsilon, g.bound.delta) for g in found} == {("NFDP", 0.0, 0.4)}
+        found = [one for one in account(method, facts_of(world.clients), Disclosure()) if one.mechanism == "NFDP"]
+        assert {(g.bound.epsilon, g.bound.delta) for g in found} == {(0.0, 0.4)}
         assert not any(g.vacuous for g in found)
         assert "weak protection: with a probability of up to 0.4 nothing is hidden" in found[0].in_words()
     published = account(small(FedDep, **DEP, as_published=True), facts_of(world.clients), Disclosure())

@@ -44,7 +44,7 @@ sampled neighbours, but composed over all draws of a run it promises nothing (do
 F's rounds and prototypes, whose embeddings see all neighbours; one of a single node is its embedding. Hence, by default:
 - Before line 1 a client draws each of its edges with probability `edge_share`, once (a real owner by a key of its own, in
   all runs alike). Lines 1 to 7 see drawn edges only, which is (0, edge_share)-private for each edge; tests see all edges.
-- A prototype is of at least `smallest` nodes, and may have noise (`prototype_sigma`).
+- A prototype is of at least `smallest` nodes, and has noise (`prototype_sigma`).
 `as_published=True` is the paper's form. With `proto=False` what clients return tells embeddings of their nodes.
 Legend: K clients, M of them in all, N nodes, D = d_z, C clusters, T targets, R generated rows.
 """

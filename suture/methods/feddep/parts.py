@@ -51,8 +51,9 @@ class DepParts(ModelAveraging[Server, Generating]):
     """Fewest nodes of a prototype; smaller clusters join the nearest, and a client with fewer nodes has no prototype."""
     partners: Whole = 32
     """Others whose prototypes a client hears of: of more clients, those in its random group; 0: all, as printed."""
-    prototype_sigma: NonNegative = 0.0
-    """Gaussian noise on prototypes, as a multiple of what replacing one node's embedding can change in a mean; 0: none."""
+    prototype_sigma: NonNegative = 4.0
+    """Gaussian noise on prototypes, as a multiple of what replacing one node's embedding can change in a mean; 0: none, and
+    then they tell who has a node."""
     sigma: Positive = 2.0
     """nfdp=False: noise multiplier of DP-SGD."""
     pretrain_epochs: Count = 20
