@@ -267,6 +267,11 @@ def point_scales(methods: Sequence[str], legend: bool = True, only: Sequence[str
     }
 
 
+BETWEEN_ROWS: Spec = {"grid": True, "tickBand": "extent", "domain": False, "ticks": False}
+"""The axis of rows that have lanes: lines between them, so that it is seen where one row ends."""
+APART: Spec = {"paddingInner": 0.25, "paddingOuter": 0.125}
+
+
 def lanes(methods: Sequence[str]) -> Spec:
     """An offset by which equal values of several methods lie beside each other, not one on top of the other."""
     return {"field": "method", "type": "nominal", "scale": {"domain": list(methods)}}

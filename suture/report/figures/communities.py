@@ -11,7 +11,7 @@ from torch import Tensor
 from suture.methods.fedpub.communities import correlations
 from suture.methods.fedpub.method import label_similarity
 from suture.report.figures.figure import Control, Figure, category, columns, quantity, spec_of, tips
-from suture.report.figures.heat import heat_layers, square
+from suture.report.figures.heat import heat_layers, slanted, square
 from suture.report.records import Gathered, Numbers, RunRecord
 from suture.report.text import count
 from suture.report.theme import PAIRS
@@ -43,7 +43,7 @@ def similarity(gathered: Gathered) -> Figure | None:
         return None
     known = [value for *_, value in rows if value is not None]
     told = tips(one="client", other="client", value="similarity|.3f")
-    x = category("other", None, axis={"labelAngle": -40})
+    x = category("other", None, axis=slanted(len(names)))
     form = ".2f" if len(names) <= 8 else None
     domain = (min(known, default=0.0), max(known, default=1.0))
     shown = tuple(dict.fromkeys(row[0] for row in rows))

@@ -11,7 +11,7 @@ from suture.report.records import Gathered, Numbers, RunRecord
 from suture.report.results import is_reference
 from suture.report.theme import method_scales, owner_scale
 
-SETS = {"validation": "validation nodes", "test": "test nodes", "train": "training nodes"}
+SETS = {"validation": "validation", "test": "test", "train": "training"}
 MOST_ROUNDS, MOST_CLIENT_ROUNDS = 400, 100
 MOST_CLIENTS = 60
 FEW = 12
@@ -21,18 +21,19 @@ FEW = 12
 def learning(gathered: Gathered) -> Figure | None:
     """Score by round, mean and deviation over seeds; None: nothing was tested yet."""
     rows: list[tuple[Any, ...]] = []
+    sets = {name: f"{words} {gathered.examples}" for name, words in SETS.items()}
     for method in gathered.methods:
-        for name in SETS:
+        for name in sets:
             for number, values in _by_round(gathered.of(method), name, MOST_ROUNDS):
                 mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-                rows.append((method, SETS[name], number, *_shown(gathered, mean, mean - spread, mean + spread), len(values)))
+                rows.append((method, sets[name], number, *_shown(gathered, mean, mean - spread, mean + spread), len(values)))
     if not rows:
         return None
     scales = method_scales(gathered.methods)
     x = quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False})
     layers = [
         {
-            "mark": {"type": "errorband", "opacity": 0.18, "borders": False},
+            "mark": {"type": "errorband", "opacity": 0.18 if len(gathered.methods) <= 6 else 0.09, "borders": False},
             "encoding": {
                 "x": x,
                 "y": quantity("low", gathered.score, scale={"zero": False}),
@@ -61,7 +62,7 @@ def learning(gathered: Gathered) -> Figure | None:
         f"Lines of {gathered.score} by round for {', '.join(gathered.methods)}; the final table holds the end of each.",
         spec_of("curves", layer=layers),
         {"curves": columns("method set round mean low high seeds", rows)},
-        (Control("set", "Scored on", tuple(SETS.values())),),
+        (Control("set", "Scored on", tuple(sets.values())),),
     )
 
 
@@ -133,7 +134,7 @@ def by_client(gathered: Gathered) -> Figure | None:
     return Figure(
         "clients",
         "Every client's own curve",
-        f"Test score of each client's model on its own test nodes, mean over seeds.{some}",
+        f"Test score of each client's model on its own test {gathered.examples}, mean over seeds.{some}",
         f"One line of {gathered.score} by round for each client of the chosen method.",
         spec,
         {"clients": columns("shown client round value", rows)},

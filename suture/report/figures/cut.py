@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from suture.report.figures.figure import Control, Figure, category, columns, quantity, spec_of, tips
-from suture.report.figures.heat import heat_layers, square
+from suture.report.figures.heat import heat_layers, slanted, square
 from suture.report.figures.layout import placed
 from suture.report.records import Gathered, Sketch
 from suture.report.text import count
@@ -169,7 +169,7 @@ def between(gathered: Gathered) -> Figure | None:
         return None
     owners = list(dict.fromkeys(row[2] for row in rows))
     told = tips(one="owner", other="owner", value="value|.4~g")
-    x = category("other", None, axis={"labelAngle": -40}, scale={"domain": owners})
+    x = category("other", None, axis=slanted(len(owners)), scale={"domain": owners})
     y = category("one", None, scale={"domain": owners})
     layers = heat_layers(x, y, "value", None, told, form=".3~s" if len(owners) <= 8 else None)
     return Figure(

@@ -6,10 +6,18 @@ from collections.abc import Sequence
 
 from suture.report.theme import HEAT, PAGE, PALE_HEAT, Spec
 
+ALL_NAMED = 8
+"""Up to so many columns are wide enough for their names, on a telephone, too."""
+
 
 def square(rows: int) -> int:
     """The height of a heat map with so many rows."""
     return max(140, min(560, 34 * rows))
+
+
+def slanted(count: int) -> Spec:
+    """The axis of names below a heat map's columns: written aslant, and all of them where they have room."""
+    return {"labelAngle": -40, "labelLimit": 110, **({"labelOverlap": False} if count <= ALL_NAMED else {})}
 
 
 def heat_layers(

@@ -9,7 +9,7 @@ from typing import Any
 from suture.report import results
 from suture.report.figures.figure import Figure, category, columns, quantity, spec_of, tips
 from suture.report.records import Gathered
-from suture.report.theme import PAGE, Spec, in_lanes, lanes, method_scales, point_scales
+from suture.report.theme import APART, BETWEEN_ROWS, PAGE, Spec, in_lanes, lanes, method_scales, point_scales
 
 MOST_OWNERS = 40
 
@@ -157,7 +157,7 @@ def owners(gathered: Gathered) -> Figure | None:
         return None
     encoding = {
         "x": quantity("score", gathered.score, scale={"zero": False, "padding": 10}, axis={"grid": True}),
-        "y": category("client", None, axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
+        "y": category("client", None, axis=BETWEEN_ROWS, scale=APART),
         "yOffset": lanes(gathered.methods),
         **point_scales(gathered.methods),
         "tooltip": tips(method="method", client="client", score="score|.2f", seeds="seeds"),
@@ -193,7 +193,7 @@ def cost(gathered: Gathered) -> Figure | None:
         return None
     x = quantity(
         "megabytes",
-        "MB sent and received, all clients, whole run (logarithmic)",
+        "MB of one run, all clients, log scale",
         scale={"type": "log", "nice": False, "padding": 25},
     )
     x["axis"] = {"format": "~g", "tickCount": 5, "grid": False}
