@@ -53,13 +53,13 @@ def _found(path: Path, once: bool) -> Standing:
             raise ConfigError(f"{path}: {NOT_HOME}")
         since = time.monotonic() if is_followed(path) else since
         if time.monotonic() - since > SECONDS_TO_BEGIN:
-            raise ConfigError(f"{path}: {NOT_HOME}, and no command follows it; {_way_on(path)}")
+            raise ConfigError(f"{path}: {NOT_HOME}, and no command follows it; go on with: suture federation resume {path}")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return found
 
 
 def _way_on(path: Path) -> str:
-    """How a run between owners is continued: by the operator, in whose folder its job is written down."""
+    """How a run between owners is continued: by the operator, in whose folder the job is written down."""
     if (path / JOB).exists():
         return f"continue with: suture federation resume {path}"
     return "this is the coordinator's folder; its operator continues it, by suture federation resume and the folder there"

@@ -195,6 +195,7 @@ def config(mode: Mode) -> Spec:
         "labelLimit": 160,
         "titlePadding": 8,
         "labelOverlap": "greedy",
+        "labelSeparation": 5,
         "labelFlush": False,
         "gridOpacity": 0.7,
     }
@@ -220,7 +221,7 @@ def config(mode: Mode) -> Spec:
         "view": {"stroke": None},
         "axis": axis,
         "axisX": {"grid": False},
-        "axisQuantitative": {"tickCount": 7},
+        "axisQuantitative": {"tickCount": 7, "labelOverlap": "parity"},
         "legend": legend,
         "title": {"color": page["text"], "anchor": "start", "fontSize": 14},
         "line": {"strokeWidth": 2, "strokeJoin": "round"},

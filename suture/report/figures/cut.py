@@ -142,7 +142,8 @@ def labels(gathered: Gathered) -> Figure | None:
         return None
     owners = list(dict.fromkeys(row[1] for row in rows))
     classes = list(dict.fromkeys(row[2] for row in rows))
-    x, y = category("label", "class", axis={"labelAngle": 0}), category("owner", None)
+    named = "tenths of all values" if all(name.startswith("tenth ") for name in classes) else "class"
+    x, y = category("label", named, axis={"labelAngle": 0}), category("owner", None)
     told = tips(owner="owner", label="class", share="% of its nodes|.1f", number="nodes")
     layers = heat_layers(x, y, "share", "% of row", told, form=".0f" if len(classes) <= 10 else None)
     return Figure(

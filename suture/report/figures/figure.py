@@ -34,6 +34,8 @@ class Control:
     kind: Literal["select", "range"] = "select"
     start: int = 0
     """Which of the values is shown first."""
+    titles: bool = False
+    """The value is what the vertical axis measures."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,15 @@ class Figure:
             "controls": [vars(control) for control in self.controls],
             "dense": self.dense,
         }
+
+    def titled(self, start: Mapping[str, Any] | None = None) -> Spec:
+        """The spec, whose vertical axis says what it measures where a control decides that."""
+        named = next((one for one in self.controls if one.titles), None)
+        if named is None:
+            return self.spec
+        title = (start or {}).get(named.field, named.values[named.start])
+        encoding = {**self.spec["encoding"], "y": {**self.spec["encoding"]["y"], "title": title}}
+        return {**self.spec, "encoding": encoding}
 
     def chosen(self, start: Mapping[str, Any] | None = None) -> dict[str, list[dict[str, Any]]]:
         """The rows of every table that the controls leave, as they stand at first or as `start` says by field."""

@@ -10,6 +10,10 @@ ALL_NAMED = 8
 """Up to so many columns are wide enough for their names, on a telephone, too."""
 
 
+WIDTHS = {".0f": 20, ".2f": 33}
+"""Pixels that a square must have for a number that is written so; in a narrower one it is left out."""
+
+
 def square(rows: int) -> int:
     """The height of a heat map with so many rows."""
     return max(140, min(560, 34 * rows))
@@ -42,4 +46,9 @@ def heat_layers(
     if form is None:
         return [squares]
     written = {"field": field, "type": "quantitative", "format": form}
-    return [squares, {"mark": {"type": "text", "fontSize": 11}, "encoding": {**place, "text": written, "tooltip": told}}]
+    room = {"expr": f"bandwidth('x') < {WIDTHS.get(form, 30)} ? 0 : 1"}
+    numbers = {
+        "mark": {"type": "text", "fontSize": 11, "opacity": room},
+        "encoding": {**place, "text": written, "tooltip": told},
+    }
+    return [squares, numbers]

@@ -13,7 +13,7 @@ from suture.report.theme import method_scales
 
 MOST_POINTS = 200
 WAYS = ("all so far", "up in each iteration", "down in each iteration")
-NAMES = {"sent_share": "share of the weights that is sent (masks hide the rest)", "loss": "training loss"}
+NAMES = {"sent_share": "share of weights that masks let through", "loss": "training loss"}
 """Of what methods report, in words."""
 
 
@@ -86,7 +86,7 @@ def reported(gathered: Gathered) -> Figure | None:
     whats = tuple(dict.fromkeys(row[1] for row in rows))
     encoding = {
         "x": quantity("round", "round of the phase", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
-        "y": quantity("value", None, scale={"zero": False}),
+        "y": quantity("value", None, scale={"zero": False}, axis={"titleLimit": 310}),
         **method_scales(gathered.methods),
         "tooltip": tips(method="method", round="round", value="value|.4~g"),
     }
@@ -97,5 +97,5 @@ def reported(gathered: Gathered) -> Figure | None:
         f"Lines by round for each method that reports it; to choose from: {', '.join(whats)}.",
         spec_of("reported", mark={"type": "line", "point": {"size": 14}}, encoding=encoding),
         {"reported": columns("method what round value", rows)},
-        (Control("what", "Number", whats),),
+        (Control("what", "Number", whats, titles=True),),
     )
