@@ -177,17 +177,18 @@ class Hub:
 
     async def _look_on(self) -> None:
         """Tell everybody what is new, about once a second; less often where that takes long, so that it costs little."""
-        spent, mark = 0.0, time.thread_time()
+        spent, earlier, mark = 0.0, 0.0, time.thread_time()
         while self._channels:
             usual = min(channel.pause for channel in self._channels.values())
-            await asyncio.sleep(max(usual, min(spent / SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS)))
+            lasting = min(spent, earlier)  # who comes costs something, too, but only once
+            await asyncio.sleep(max(usual, min(lasting / SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS)))
             now = time.monotonic()
             channels = [one for _, one in sorted(self._channels.items()) if one.reader is not None]
             due = [one for one in channels if now - one.looked >= 0.9 * one.pause]
             async with AsyncExitStack() as held:
                 for channel in due:
                     await held.enter_async_context(channel.lock)
-                spent = await _look(due)
+                spent, earlier = await _look(due), spent
             for channel in channels:
                 if now - channel.told > SECONDS_BETWEEN_SIGNS:
                     channel.tell(b": still here\n\n")

@@ -22,6 +22,8 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 WIDTH, HEIGHT = 640, 320
 """Of a picture in a file; a page decides the width by itself."""
 DIGITS = 5
+FEW = 12
+"""Up to so many rounds, points are drawn on a line."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,11 @@ def tips(**titles: str) -> list[Spec]:
 def under_pointer(field: str) -> Spec:
     """A selection of all that has the same value as what the pointer is over."""
     return {"type": "point", "on": "pointerover", "fields": [field], "clear": "pointerout"}
+
+
+def dotted(places: int) -> Spec | bool:
+    """Points on a line with so few of them: one alone would not be seen as a line."""
+    return {"size": 30} if places <= FEW else False
 
 
 def spec_of(table: str, height: int = HEIGHT, **parts: Any) -> Spec:

@@ -9,7 +9,7 @@ from typing import Any
 
 from suture.report.figures.curves import usual
 from suture.report.figures.figure import Control, Figure, category, columns, quantity, spec_of, tips
-from suture.report.figures.heat import heat_layers, square
+from suture.report.figures.heat import heat_layers, named, square
 from suture.report.records import Gathered, RunRecord
 from suture.report.text import count
 from suture.report.theme import APART, BETWEEN_ROWS, OWNERS, PAIRS, in_lanes, lanes, point_scales
@@ -34,7 +34,7 @@ def confusion(gathered: Gathered) -> Figure | None:
     shown = tuple(dict.fromkeys(row[0] for row in rows))
     names = list(dict.fromkeys(row[1] for row in rows))
     told = tips(true="true class", said="predicted", share="% of the true class|.1f", number="test nodes")
-    x, y = category("said", "predicted class", axis={"labelAngle": 0}), category("true", "true class")
+    x, y = category("said", "predicted class", axis=named(names)), category("true", "true class")
     layers = heat_layers(x, y, "share", "% of row", told, form=".0f" if len(names) <= 10 else None, domain=(0, 100))
     return Figure(
         "confusion",

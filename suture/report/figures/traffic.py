@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import Any
 
 from suture.report import results
 from suture.report.figures.curves import thinned
-from suture.report.figures.figure import Control, Figure, columns, quantity, spec_of, tips
+from suture.report.figures.figure import Control, Figure, columns, dotted, quantity, spec_of, tips
 from suture.report.records import Gathered, Numbers, RunRecord
 from suture.report.theme import method_scales
 
@@ -40,6 +41,7 @@ def traffic(gathered: Gathered) -> Figure | None:
             ]
     if not rows:
         return None
+    shortest = min(Counter(row[0] for row in rows if row[1] == WAYS[0]).values())
     encoding = {
         "x": quantity("iteration", "iteration, all phases", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
         "y": quantity("megabytes", "MB, all clients together"),
@@ -51,7 +53,7 @@ def traffic(gathered: Gathered) -> Figure | None:
         "Traffic",
         "Bytes between the server and all clients, mean over seeds; tests are not counted, preparing phases are.",
         "Lines of megabytes by iteration for each method; the results table holds the totals.",
-        spec_of("traffic", mark="line", encoding=encoding),
+        spec_of("traffic", mark={"type": "line", "point": dotted(shortest)}, encoding=encoding),
         {"traffic": columns("method way iteration megabytes phase", rows)},
         (Control("way", "Show", WAYS),),
     )
