@@ -1,13 +1,14 @@
 """What the dashboard costs: a list of a thousand run folders, and a running job with twenty viewers beside it.
 
-    python benchmarks/dashboard.py [--folders 1000] [--viewers 20] [--pairs 12] [--seconds 8]
+    python benchmarks/dashboard.py [--folders 1000] [--viewers 20] [--pairs 40] [--seconds 4]
 
 Both are ratios in one run, so that they hold on any machine. Listing: the second look at all folders against the first.
 Viewers: one long job, which is looked at for some seconds by viewers of its page and of the list, who get every event, then
-by nobody for as many, and so on. A pair is the seconds of a round with viewers against those without; which comes first
-changes from pair to pair, as a machine has its own moods. The job and the dashboard share one core, which is the worst that
-can be; the viewers have another, as browsers are on other people's machines. Beside it stands the processor time of the
-dashboard against the job's.
+by nobody for as many, and so on. Each stretch with viewers is compared with the mean of the two without beside it, since a
+machine has its own moods; and each stretch without with those before and after it, in the same way: what comes out there
+is the noise of this benchmark itself. Medians are told with an interval by ranks, which a few bad seconds do not move.
+The job and the dashboard share one core, which is the worst that can be; the viewers have another, as browsers are on other
+people's machines. Beside it stands the processor time of the dashboard against the job's.
 """
 
 from __future__ import annotations
@@ -23,26 +24,38 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 import httpx
 
 GRAPH = "csbm:nodes=2000,features=300,classes=5"
+SECONDS_TO_COME, SECONDS_TO_GO = 1.5, 0.5
 VIEWER = """
-import sys, threading, httpx
-address, token, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
-def view(path):
-    with httpx.Client(base_url=address, timeout=None) as browser:
-        browser.get('/', params={'token': token})
-        with browser.stream('GET', path) as events:
-            for line in events.iter_lines():
-                pass
-paths = sys.argv[4:]
-for place in range(number):
-    threading.Thread(target=view, args=(paths[place % len(paths)],), daemon=True).start()
-sys.stdin.read()
+import selectors, socket, sys
+port, cookie, number, *paths = sys.argv[1:]
+chosen, open_ones, heard = selectors.DefaultSelector(), [], {}
+chosen.register(sys.stdin, selectors.EVENT_READ)
+while True:
+    for key, _ in chosen.select():
+        if key.fileobj is not sys.stdin:
+            heard[key.fileobj] += key.fileobj.recv(1 << 20).count(b'data: ')
+        elif (told := sys.stdin.readline().strip()) == 'come':
+            for place in range(int(number)):
+                open_ones.append(one := socket.create_connection(('127.0.0.1', int(port))))
+                asked = f'GET {paths[place % len(paths)]} HTTP/1.1', f'Host: 127.0.0.1:{port}', f'Cookie: {cookie}'
+                one.sendall(('\\r\\n'.join(asked) + '\\r\\n\\r\\n').encode())
+                chosen.register(one, selectors.EVENT_READ)
+                heard[one] = 0
+        elif told == 'go':
+            print(min(heard.values()), flush=True)
+            for one in open_ones:
+                chosen.unregister(one)
+                one.close()
+            open_ones, heard = [], {}
+        else:
+            sys.exit()
 """
 
 
@@ -86,9 +99,9 @@ def listing(root: Path, folders: int) -> tuple[float, float]:
 
 
 def processor_seconds(pid: int) -> float:
-    """That a process has taken so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """That the threads of a process have taken so far."""
+    told = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(text.split()[0]) for text in told) / 1e9
 
 
 def seconds_a_round(metrics: Path, seconds: float) -> float:
@@ -108,78 +121,115 @@ def _next_round(file: TextIO) -> int:
     return 1
 
 
-@contextmanager
-def looking_on(address: str, token: str, viewers: int, paths: list[str], cores: set[int]) -> Iterator[None]:
-    """Viewers, from the moment all of them had time to come."""
-    command = [sys.executable, "-c", VIEWER, address, token, str(viewers), *paths]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cores))
-    time.sleep(2.0)
-    try:
+@dataclass
+class Viewers:
+    """Who come and go, in a process of their own."""
+
+    process: subprocess.Popen[str]
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """All of them, from the moment they had time to come; each must have been told something."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print("come", file=self.process.stdin, flush=True)
+        time.sleep(SECONDS_TO_COME)
         yield
+        print("go", file=self.process.stdin, flush=True)
+        assert int(self.process.stdout.readline()) > 1, "a viewer was told nothing; give more --seconds"
+        time.sleep(SECONDS_TO_GO)
+
+
+@contextmanager
+def viewers(address: str, cookie: str, number: int, paths: list[str]) -> Iterator[Viewers]:
+    command = [sys.executable, "-c", VIEWER, address.rpartition(":")[2], cookie, str(number), *paths]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield Viewers(process)
     finally:
         process.kill()
         process.wait()
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Seconds of a round, and the dashboard's processor time against the job's while somebody looked on."""
+@dataclass
+class Found:
+    """Seconds of a round: stretches without viewers, and the ones with them between these; processor time of the latter."""
 
-    alone: float
-    watched: float
-    share: float
+    alone: list[float] = field(default_factory=list)
+    watched: list[float] = field(default_factory=list)
+    of_dashboard: float = 0.0
+    of_job: float = 0.0
+
+    def ratios(self) -> list[float]:
+        """Of each stretch with viewers to those beside it."""
+        return [2 * one / (self.alone[place] + self.alone[place + 1]) for place, one in enumerate(self.watched)]
+
+    def noise(self) -> list[float]:
+        """The same of stretches without viewers."""
+        beside = zip(self.alone, self.alone[1:], self.alone[2:], strict=False)
+        return [2 * one / (before + after) for before, one, after in beside]
 
 
-def pairs_of(root: Path, given: argparse.Namespace) -> Iterator[Pair]:
-    """One after the other, of one job."""
+def measured(root: Path, given: argparse.Namespace) -> Found:
+    """Of one job, stretch after stretch."""
     cores = sorted(os.sched_getaffinity(0))
     shared, others = {cores[0]}, set(cores[1:]) or {cores[0]}
     os.sched_setaffinity(0, shared)  # what is started from here on stays there
+    found, metrics = Found(), root / "job" / "metrics.jsonl"
     with dashboard(root) as (address, token, pid):
         job = subprocess.Popen(run(root / "job", 10**6), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.sched_setaffinity(0, others)
         try:
             with httpx.Client(base_url=address, timeout=600) as browser:
                 browser.get("/", params={"token": token})
-                while (
-                    not (found := browser.get("/api/runs").json()["rows"]) or not (root / "job" / "metrics.jsonl").exists()
-                ):
+                while not (rows := browser.get("/api/runs").json()["rows"]) or not metrics.exists():
                     time.sleep(0.1)
-            paths = [f"/api/runs/{found[0]['id']}/events", "/api/events"]
-            for number in range(given.pairs):
-                alone = 0.0 if number % 2 else seconds_a_round(root / "job" / "metrics.jsonl", given.seconds)
-                with looking_on(address, token, given.viewers, paths, others):
-                    before = processor_seconds(pid), processor_seconds(job.pid)
-                    watched = seconds_a_round(root / "job" / "metrics.jsonl", given.seconds)
-                    after = processor_seconds(pid), processor_seconds(job.pid)
-                alone = alone or seconds_a_round(root / "job" / "metrics.jsonl", given.seconds)
-                yield Pair(alone, watched, (after[0] - before[0]) / (after[1] - before[1]))
+                cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+            paths = [f"/api/runs/{rows[0]['id']}/events", "/api/events"]
+            with viewers(address, cookie, given.viewers, paths) as those:
+                seconds_a_round(metrics, given.seconds)  # the first ones are slower
+                found.alone.append(seconds_a_round(metrics, given.seconds))
+                for _ in range(given.pairs):
+                    with those.looking():
+                        before = processor_seconds(pid), processor_seconds(job.pid)
+                        found.watched.append(seconds_a_round(metrics, given.seconds))
+                        found.of_dashboard += processor_seconds(pid) - before[0]
+                        found.of_job += processor_seconds(job.pid) - before[1]
+                    found.alone.append(seconds_a_round(metrics, given.seconds))
+                    print(f"{1000 * found.watched[-1]:.2f} ms a round with viewers: {found.ratios()[-1]:.4f}", flush=True)
         finally:
             job.kill()
             job.wait()
+    return found
+
+
+def told(ratios: list[float]) -> str:
+    """Median with its 95 % interval by ranks, mean with its standard error."""
+    ranked, count = sorted(ratios), len(ratios)
+    outside = max(0, int((count - 1.96 * count**0.5) / 2))
+    low, high = ranked[outside], ranked[-1 - outside]
+    error = statistics.stdev(ratios) / count**0.5
+    return (
+        f"median {statistics.median(ratios):.4f} ({low:.4f} to {high:.4f}), mean {statistics.mean(ratios):.4f} ± {error:.4f}"
+    )
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, usual in (("folders", 1000), ("viewers", 20), ("pairs", 12)):
+    for name, usual in (("folders", 1000), ("viewers", 20), ("pairs", 40)):
         asked.add_argument(f"--{name}", type=int, default=usual)
-    asked.add_argument("--seconds", type=float, default=8.0)
+    asked.add_argument("--seconds", type=float, default=4.0)
     given = asked.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as place:
-        first, second = listing(Path(place), given.folders)
+    if given.folders:
+        with tempfile.TemporaryDirectory() as place:
+            first, second = listing(Path(place), given.folders)
         print(f"{given.folders} folders: first look {first:.2f} s, second {second:.3f} s, {second / first:.3f} of it")
-    found: list[Pair] = []
-    with tempfile.TemporaryDirectory() as place:
-        for pair in pairs_of(Path(place), given):
-            found.append(pair)
-            ratio, alone, watched = pair.watched / pair.alone, 1000 * pair.alone, 1000 * pair.watched
-            print(f"{alone:.2f} ms a round alone, {watched:.2f} ms with {given.viewers} viewers: {ratio:.4f}; ", end="")
-            print(f"the dashboard took {pair.share:.4f} of the job's processor time", flush=True)
-    ratios, shares = [pair.watched / pair.alone for pair in found], [pair.share for pair in found]
-    mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
-    print(f"with viewers {mean:.4f} ± {error:.4f} of the seconds without (mean, standard error); ", end="")
-    print(f"median {statistics.median(ratios):.4f}; processor time {statistics.median(shares):.4f}")
+    if given.pairs > 2:
+        with tempfile.TemporaryDirectory() as place:
+            found = measured(Path(place), given)
+        print(f"with {given.viewers} viewers, against without: {told(found.ratios())}; {len(found.ratios())} stretches")
+        print(f"without, against without: {told(found.noise())}")
+        print(f"processor time of the dashboard: {found.of_dashboard / found.of_job:.4f} of the job's")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.live import Live
 
 from suture.errors import ConfigError
-from suture.federation.operator.files import is_followed
+from suture.federation.operator.files import JOB, is_followed
 from suture.report import console
 from suture.report.events import FORMAT, Events
 from suture.report.live import Screen
@@ -56,6 +56,13 @@ def _found(path: Path, once: bool) -> Standing:
             raise ConfigError(f"{path}: {NOT_HOME}, and no command follows it; go on with: suture federation resume {path}")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return found
+
+
+def _way_on(path: Path) -> str:
+    """How a run between owners is continued: by the operator, in whose folder the job is written down."""
+    if (path / JOB).exists():
+        return f"continue with: suture federation resume {path}"
+    return "this is the coordinator's folder; its operator continues it, by suture federation resume and the folder there"
 
 
 def _goes_on(found: Standing, since: float) -> bool:
@@ -105,7 +112,7 @@ def _in_lines(found: Standing, once: bool, events: Events) -> None:
 def _say_end(found: Standing) -> None:
     if found.state == "stopped":
         federated = any(run.status is not None for run in found.runs)
-        resume = "suture federation resume" if federated else "suture resume"
-        console.notes().print(f"stopped; continue with: {resume} {found.path}", soft_wrap=True)
+        way_on = _way_on(found.path) if federated else f"continue with: suture resume {found.path}"
+        console.notes().print(f"stopped; {way_on}", soft_wrap=True)
     elif found.state == "finished":
         console.notes().print(f"finished; look at it with: suture show {found.path}", soft_wrap=True)

@@ -129,10 +129,16 @@ def copy_files(source: Path, target: Path, skip: Sequence[str] = ()) -> list[str
 def refuse_links(folder: Path) -> None:
     """Whoever fills a folder must not choose which other files are read, or written over, in its place."""
     home = real_path(folder)
-    for place, folders, files in os.walk(home):
-        for path in (Path(place) / name for name in (*folders, *files)):
-            if path.is_symlink() and not real_path(path).is_relative_to(home):
-                raise IntegrityError(f"{path} is a link that leads out of {folder}; put the file itself in its place")
+    waiting = [str(home)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_symlink() and not real_path(Path(entry.path)).is_relative_to(home):
+                    raise IntegrityError(
+                        f"{entry.path} is a link that leads out of {folder}; put the file itself in its place"
+                    )
 
 
 def inside(folder: Path, name: object) -> Path:

@@ -39,6 +39,8 @@ class _Known:
     signature: object
     walked: float
     runs: list[Path]
+    looked: float
+    """When that was, by the monotonic clock, as `walked`: when its size was measured."""
 
 
 @dataclass
@@ -73,10 +75,13 @@ class Index:
             self.rows(0.0)
         raise Unknown("there is no such run below the root any more; go back to the list")
 
-    def row(self, id: str) -> Row:
-        """The line of one folder, as it is now."""
+    def row(self, id: str, fresh: float = 0.0) -> Row:
+        """The line of one folder, as it is now, or as of at most so many seconds ago."""
         path = self.path(id)
         with self._lock:
+            known = self._known.get(id)
+            if known is not None and time.monotonic() - known.looked < fresh:
+                return known.row
             return self._look(id, path)
 
     def _scan(self) -> None:
@@ -91,13 +96,15 @@ class Index:
         known, now = self._known.get(id), time.monotonic()
         stamp = (signature(path, known.runs if known else []), alive := is_alive(path))
         if known is not None and known.signature == stamp and not alive and known.row.standing not in IS_AT_IT:
+            known.looked = now
             return known.row
         measured = known is not None and alive and now - known.walked < SECONDS_BETWEEN_WALKS
         size = known.row.size if known is not None else 0
         row = row_of(path, id, path.relative_to(self.root).as_posix(), (lambda: size) if measured else None)
         runs = _runs(path, row)
-        stamp = (signature(path, runs), alive)
-        self._known[id] = _Known(row, stamp, known.walked if known and measured else now, runs)
+        if known is None or known.runs != runs:
+            stamp = (signature(path, runs), alive)
+        self._known[id] = _Known(row, stamp, known.walked if known and measured else now, runs, now)
         return row
 
 

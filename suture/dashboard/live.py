@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,10 @@ from suture.errors import ConfigError, SutureError
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_LOOKS_AT_REST = 3.0
 """Nothing runs; something may be resumed."""
-SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS = 0.02, 10.0
-"""Looking may take this share of the time, unless that would be seldom."""
+SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS = 0.0025, 10.0
+"""Looking and telling may take this share of a processor, unless that would be seldom: jobs need it more."""
 SECONDS_BETWEEN_SIGNS = 15.0
-"""A line that says nothing, so that proxies and browsers keep the stream."""
+"""After these comes a line that says nothing, so that proxies and browsers keep the stream."""
 MOST_WAITING = 8
 """Events that one viewer may be behind; then it is told all anew."""
 MOST_VIEWERS = 200
@@ -64,7 +65,7 @@ class RunReader(Reader):
 
     def more(self) -> Event | None:
         """The line if it has changed, and new points."""
-        before, self.row = self.row, self.index.row(self.id)
+        before, self.row = self.row, self.index.row(self.id, SECONDS_BETWEEN_LOOKS / 2)
         found = courses_of(self.index.path(self.id), self.row)
         if [one.name for one in found] != [one.name for one in self.courses]:
             self.courses = found
@@ -113,18 +114,37 @@ class _Channel:
 
     reader: Reader | None = None
     """None before the first of them."""
+    first: bytes | None = None
+    """What whoever comes is told, as long as nothing new was told after it."""
     listeners: set[asyncio.Queue[bytes | None]] = field(default_factory=set)
+    users: int = 0
+    """Those who listen, and those who are only coming."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    task: asyncio.Task[None] | None = None
+    looked: float = 0.0
+    told: float = 0.0
+    """When it was looked at, and when anything was said, by the monotonic clock."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds from one look to the next, where looking costs nothing."""
+        at_rest = self.reader is not None and self.reader.at_rest()
+        return SECONDS_BETWEEN_LOOKS_AT_REST if at_rest else SECONDS_BETWEEN_LOOKS
+
+    def tell(self, written: bytes) -> None:
+        """Everybody who listens: the same bytes, however many there are."""
+        self.told = time.monotonic()
+        for queue in list(self.listeners):
+            _hand(queue, written)
 
 
 @dataclass
 class Hub:
-    """All streams of a dashboard."""
+    """All streams of a dashboard, and one task that looks for all of them: a wake-up is dearer than what it finds."""
 
     most: int = MOST_VIEWERS
     _channels: dict[str, _Channel] = field(default_factory=dict)
     viewers: int = 0
+    _task: asyncio.Task[None] | None = None
 
     async def stream(self, name: str, make: Callable[[], Reader]) -> AsyncIterator[bytes]:
         """Server-sent events for one viewer, until it goes."""
@@ -133,67 +153,78 @@ class Hub:
         self.viewers += 1
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_WAITING)
         channel = self._channels.setdefault(name, _Channel())
+        channel.users += 1
         try:
             async with channel.lock:
                 if channel.reader is None:
                     channel.reader = await run_in_threadpool(make)
-                reader = channel.reader
-                await self._tell(channel, reader)  # what is new is new to those who listen already, too
-                first = await run_in_threadpool(reader.first)
+                if channel.first is None:
+                    await _look([channel])  # what is new is new to those who listen already, too
+                    channel.first = _written("first", await run_in_threadpool(channel.reader.first))
+                first = channel.first
                 channel.listeners.add(queue)
-            self._channels.setdefault(name, channel)
-            if channel.task is None:
-                channel.task = asyncio.create_task(self._look(channel, reader))
-            yield _written("first", first)
-            while True:
-                try:
-                    event = await asyncio.wait_for(queue.get(), SECONDS_BETWEEN_SIGNS)
-                except TimeoutError:
-                    yield b": still here\n\n"
-                    continue
-                if event is None:
-                    return
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._look_on())
+            yield first
+            while (event := await queue.get()) is not None:
                 yield event
         finally:
             self.viewers -= 1
-            self._leave(name, channel, queue)
-
-    def _leave(self, name: str, channel: _Channel, queue: asyncio.Queue[bytes | None]) -> None:
-        channel.listeners.discard(queue)
-        if not channel.listeners:
-            if channel.task is not None:
-                channel.task.cancel()
-                channel.task = None  # somebody may be coming at this moment
-            if self._channels.get(name) is channel:
+            channel.users -= 1
+            channel.listeners.discard(queue)
+            if not channel.users:
                 del self._channels[name]
 
-    async def _look(self, channel: _Channel, reader: Reader) -> None:
-        """Tell everybody what is new, about once a second; less often where looking takes long, so that it costs little."""
-        took = 0.0
-        while channel.listeners:
-            usual = SECONDS_BETWEEN_LOOKS_AT_REST if reader.at_rest() else SECONDS_BETWEEN_LOOKS
-            await asyncio.sleep(max(usual, min(took / SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS)))
-            async with channel.lock:
-                started = time.perf_counter()
-                await self._tell(channel, reader)
-                took = time.perf_counter() - started
-
-    async def _tell(self, channel: _Channel, reader: Reader) -> None:
-        """What is new, to everybody who listens."""
-        try:
-            event = await run_in_threadpool(reader.more)
-        except SutureError as error:
-            event = {"over": str(error)}
-        if event is not None and channel.listeners:
-            written = _written("more", event)  # once, however many there are
-            for queue in list(channel.listeners):
-                _hand(queue, written)
+    async def _look_on(self) -> None:
+        """Tell everybody what is new, about once a second; less often where that takes long, so that it costs little."""
+        spent, earlier, mark = 0.0, 0.0, time.thread_time()
+        while self._channels:
+            usual = min(channel.pause for channel in self._channels.values())
+            lasting = min(spent, earlier)  # who comes costs something, too, but only once
+            await asyncio.sleep(max(usual, min(lasting / SHARE_OF_LOOKING, MOST_SECONDS_BETWEEN_LOOKS)))
+            now = time.monotonic()
+            channels = [one for _, one in sorted(self._channels.items()) if one.reader is not None]
+            due = [one for one in channels if now - one.looked >= 0.9 * one.pause]
+            async with AsyncExitStack() as held:
+                for channel in due:
+                    await held.enter_async_context(channel.lock)
+                spent, earlier = await _look(due), spent
+            for channel in channels:
+                if now - channel.told > SECONDS_BETWEEN_SIGNS:
+                    channel.tell(b": still here\n\n")
+            mark, before = time.thread_time(), mark
+            spent += mark - before
 
     def end(self) -> None:
         """Let every viewer go, so that the program can end."""
         for channel in self._channels.values():
             for queue in channel.listeners:
                 _hand(queue, None)
+
+
+async def _look(channels: Sequence[_Channel]) -> float:
+    """Look at all of them, tell their listeners what is new; the seconds of processor time that it took."""
+
+    def found() -> tuple[list[Event | None], float]:
+        started = time.thread_time()
+        events = [_more(channel.reader) for channel in channels if channel.reader is not None]
+        return events, time.thread_time() - started
+
+    events, spent = await run_in_threadpool(found)
+    for channel, event in zip(channels, events, strict=True):
+        channel.looked = time.monotonic()
+        if event is not None:
+            channel.first = None
+            if channel.listeners:
+                channel.tell(_written("more", event))
+    return spent
+
+
+def _more(reader: Reader) -> Event | None:
+    try:
+        return reader.more()
+    except SutureError as error:
+        return {"over": str(error)}
 
 
 def _hand(queue: asyncio.Queue[bytes | None], event: bytes | None) -> None:

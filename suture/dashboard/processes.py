@@ -87,6 +87,7 @@ class Processes:
                 )
             finally:
                 os.close(handle)
+            _as_usual(process.pid)
             self._own[folder] = process
             self._asked.pop(folder, None)
         threading.Thread(target=process.wait, daemon=True).start()  # so that nothing is left of it when it has ended
@@ -122,6 +123,18 @@ class Processes:
             if told is not None and told.is_here and _has_open(told.pid, folder / name):
                 return told.pid
         return next((pid for pid in _processes() if _has_open(pid, folder / LOG)), None) if is_locked(folder / LOG) else None
+
+
+def give_way() -> None:
+    """Tell the system that this program can wait: it never interrupts a job that has the processor (Linux)."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _as_usual(pid: int) -> None:
+    """A run that is started here need not give way, too."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _hold(handle: int, log: Path) -> None:

@@ -9,7 +9,7 @@ import stat
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -104,7 +104,7 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """For pages; JSON has no NaN."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = _plain({**vars(self), "results": [vars(result) for result in self.results]})
         return plain
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from suture.dashboard.form import Planner
 from suture.dashboard.guard import Gate
 from suture.dashboard.index import Index
 from suture.dashboard.live import Hub
-from suture.dashboard.processes import Processes
+from suture.dashboard.processes import Processes, give_way
 from suture.dashboard.reports import Reports
 from suture.dashboard.server import Dashboard
 from suture.errors import ConfigError, StorageError
@@ -23,6 +24,8 @@ from suture.report import drawing
 from suture.runs import origin
 
 MOST_CONNECTIONS = 400
+SECONDS_BETWEEN_TURNS = 0.5
+"""So long it may take until Ctrl-C is noticed."""
 USUAL_ROOT = Path("runs")
 """Where commands put run folders; made if there is none yet, as the form may begin the first run."""
 
@@ -62,6 +65,7 @@ def serve(place: Place, tell: Callable[[str], None]) -> None:
     dashboard = dashboard_at(place, port)
     shown = f"[{place.host}]" if ":" in place.host else place.host
     tell(f"http://{shown}:{port}/?token={dashboard.gate.token}")
+    give_way()
     threading.Thread(target=drawing.script, daemon=True).start()  # some seconds, before the first figure is asked for
     with listening:
         Server(dashboard).run([listening])
@@ -82,6 +86,11 @@ class Server(uvicorn.Server):
             )
         )
         self.hub = dashboard.hub
+
+    async def main_loop(self) -> None:
+        """As of uvicorn, which wakes ten times a second to see whether it should end; jobs need the processor more."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(SECONDS_BETWEEN_TURNS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """The end of every stream, then of everything else."""

@@ -68,7 +68,7 @@ def _digest(text: str) -> str:
 
 def whole(figure: Figure, mode: Mode = "light", start: Mapping[str, Any] | None = None, titled: bool = False) -> Spec:
     """A spec with its data in it, of a fixed width, for anything that draws Vega-Lite."""
-    spec = in_mode(copy.deepcopy(figure.spec), mode)
+    spec = in_mode(copy.deepcopy(figure.titled(start)), mode)
     rows = figure.chosen(start)
     spec["datasets"] = {
         name: [{key: rounded(value) for key, value in row.items()} for row in table] for name, table in rows.items()

@@ -160,6 +160,12 @@ class Gathered:
         return self.metric is None or self.metric.is_share
 
     @property
+    def examples(self) -> str:
+        """What models are trained and tested on."""
+        tasks = {run.settings.get("", {}).get("task", "").strip('"') for run in self.runs}
+        return "links" if tasks == {"link"} else "nodes"
+
+    @property
     def sign(self) -> float:
         """What a score is multiplied with, so that greater is better."""
         return 1.0 if self.metric is None else self.metric.sign

@@ -140,8 +140,8 @@ def metrics(gathered: Gathered) -> Sheet | None:
     ]
     header = ["method", *(f"{name.replace('_', ' ')}{' ↓' if name in smaller else ''}" for name in names)]
     caption = (
-        "Every metric of the reported models on test nodes: mean over clients that can be measured, then mean ± sample "
-        "deviation over seeds; shares in %, ↓ smaller is better."
+        f"Every metric of the reported models on test {gathered.examples}: mean over clients that can be measured, then "
+        "mean ± sample deviation over seeds; shares in %, ↓ smaller is better."
     )
     return Sheet.of("metrics", caption, header, lines, by_method=True)
 

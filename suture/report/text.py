@@ -19,7 +19,12 @@ def score(value: float | None, share: bool, decimals: int = 2) -> str:
     """A share as percent without its sign; another number with so many digits behind the point that three mean something."""
     if share or value is None or math.isnan(value):
         return percent(value, decimals)
-    return f"{value:.{decimals + 1}f}" if abs(value) < 100 else f"{value:.4g}"
+    return f"{value:.{_behind(value, decimals)}f}"
+
+
+def _behind(value: float, decimals: int) -> int:
+    """Digits behind the point of a number that is no share."""
+    return decimals + 1 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
 
 
 def score_spread(spread: tuple[float, float] | None, several: bool, share: bool = True, decimals: int = 2) -> str:
@@ -28,7 +33,9 @@ def score_spread(spread: tuple[float, float] | None, several: bool, share: bool 
         return NOTHING
     mean, deviation = spread
     alone = score(mean, share, decimals)
-    return f"{alone} ±{score(deviation, share, decimals)}" if several else alone
+    if not several or math.isnan(deviation):
+        return f"{alone} ±{NOTHING}" if several else alone
+    return f"{alone} ±{percent(deviation, decimals) if share else f'{deviation:.{_behind(mean, decimals)}f}'}"
 
 
 def megabytes(count: float) -> str:

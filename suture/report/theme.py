@@ -195,6 +195,7 @@ def config(mode: Mode) -> Spec:
         "labelLimit": 160,
         "titlePadding": 8,
         "labelOverlap": "greedy",
+        "labelSeparation": 5,
         "labelFlush": False,
         "gridOpacity": 0.7,
     }
@@ -220,7 +221,7 @@ def config(mode: Mode) -> Spec:
         "view": {"stroke": None},
         "axis": axis,
         "axisX": {"grid": False},
-        "axisQuantitative": {"tickCount": 7},
+        "axisQuantitative": {"tickCount": 7, "labelOverlap": "parity"},
         "legend": legend,
         "title": {"color": page["text"], "anchor": "start", "fontSize": 14},
         "line": {"strokeWidth": 2, "strokeJoin": "round"},
@@ -265,6 +266,11 @@ def point_scales(methods: Sequence[str], legend: bool = True, only: Sequence[str
         }
         for channel, values in drawn.items()
     }
+
+
+BETWEEN_ROWS: Spec = {"grid": True, "tickBand": "extent", "domain": False, "ticks": False}
+"""The axis of rows that have lanes: lines between them, so that it is seen where one row ends."""
+APART: Spec = {"paddingInner": 0.25, "paddingOuter": 0.125}
 
 
 def lanes(methods: Sequence[str]) -> Spec:

@@ -20,6 +20,7 @@ from suture.cli import main
 from suture.commands import watching
 from suture.core.storage import write_json
 from suture.errors import ConfigError
+from suture.federation.operator.files import JOB
 from suture.federation.wire.orders import ORDER, FaultSettings, order_of
 from suture.federation.wire.reasons import Code, Reason
 from suture.federation.wire.status import State, Status
@@ -132,7 +133,9 @@ def test_absent_owners_and_reasons_of_a_federation_are_named(cli: Cli, tmp_path:
     _, out, err = cli("run", "--once")
     assert "2 of 3 owners present" in " ".join(out.split())
     assert "clinic-b is absent: it gave no answer" in out and "waiting: clinic-b is lost" in out
-    assert err == "stopped; continue with: suture federation resume run\n"
+    assert "the coordinator's folder; its operator continues it" in err and "resume run" not in err
+    (run / JOB).write_text("{}")  # as the operator's folder has it
+    assert cli("run", "--once")[2] == "stopped; continue with: suture federation resume run\n"
 
 
 @pytest.mark.parametrize(

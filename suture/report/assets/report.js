@@ -69,8 +69,14 @@ const Suture = (() => {
     config.background = null;
     const stage = element.querySelector(".stage");
     config.legend.columns = Math.max(1, Math.floor(stage.clientWidth / 150));
-    if (stage.clientWidth < 520) config.legend.layout = { bottom: { direction: "vertical", anchor: "start", margin: 8 } };
+    if (stage.clientWidth < 520) {
+      config.legend.layout = { bottom: { direction: "vertical", anchor: "start", margin: 8 } };
+      config.axis.labelLimit = 100;
+      config.axisQuantitative.tickCount = 5;
+    }
     let spec = withoutLegend(figure.spec);
+    const measured = figure.controls.find((one) => one.titles);
+    if (measured) spec.encoding.y.title = state.chosen[measured.field] ?? measured.values[measured.start];
     if (dark()) spec = recoloured(spec);
     spec.datasets = wanted(figure, state.chosen);
     spec.autosize = { type: "fit-x", contains: "padding" };
@@ -111,7 +117,8 @@ const Suture = (() => {
       read();
       input.addEventListener("input", () => {
         read();
-        refresh(element);
+        if (control.titles) draw(element);
+        else refresh(element);
       });
     }
   }

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from suture.methods.fedpub.communities import correlations
 from suture.methods.fedpub.method import label_similarity
-from suture.report.figures.figure import Control, Figure, category, columns, quantity, spec_of, tips
-from suture.report.figures.heat import heat_layers, square
+from suture.report.figures.figure import Control, Figure, category, columns, dotted, quantity, spec_of, tips
+from suture.report.figures.heat import heat_layers, slanted, square
 from suture.report.records import Gathered, Numbers, RunRecord
 from suture.report.text import count
 from suture.report.theme import PAIRS
@@ -43,7 +43,7 @@ def similarity(gathered: Gathered) -> Figure | None:
         return None
     known = [value for *_, value in rows if value is not None]
     told = tips(one="client", other="client", value="similarity|.3f")
-    x = category("other", None, axis={"labelAngle": -40})
+    x = category("other", None, axis=slanted(len(names)))
     form = ".2f" if len(names) <= 8 else None
     domain = (min(known, default=0.0), max(known, default=1.0))
     shown = tuple(dict.fromkeys(row[0] for row in rows))
@@ -76,7 +76,8 @@ def agreement(gathered: Gathered) -> Figure | None:
                 rows.append((number, what, pearson, rank))
     if not rows:
         return None
-    colours = {"domain": [LABELS, LINKS], "range": [PAIRS["vermilion"][0], PAIRS["blue"][0]]}
+    known = [what for what in (LABELS, LINKS) if any(row[1] == what for row in rows)]
+    colours = {"domain": known, "range": [{LABELS: PAIRS["vermilion"][0], LINKS: PAIRS["blue"][0]}[what] for what in known]}
     legend = {"title": None, "symbolType": "stroke", "symbolSize": 300}
     encoding = {
         "x": quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
@@ -85,7 +86,7 @@ def agreement(gathered: Gathered) -> Figure | None:
         "strokeDash": {
             "field": "what",
             "type": "nominal",
-            "scale": {"domain": [LABELS, LINKS], "range": [[1, 0], [6, 3]]},
+            "scale": {"domain": known, "range": [{LABELS: [1, 0], LINKS: [6, 3]}[what] for what in known]},
             "legend": legend,
         },
         "tooltip": tips(what="correlation", round="round", pearson="Pearson|.3f", rank="Spearman|.3f"),
@@ -96,8 +97,8 @@ def agreement(gathered: Gathered) -> Figure | None:
         "FED-PUB: do similar models find similar owners?",
         "Correlation (Pearson) of the models' similarity with that of the owners' labels, and with the number of links that "
         f"the cut took away between them, over all pairs of clients; {run.name}. The method sees neither.",
-        f"Two lines of correlation by round; in the last one {last}.",
-        spec_of("agreement", mark="line", encoding=encoding),
+        f"Lines of correlation by round; in the last one {last}.",
+        spec_of("agreement", mark={"type": "line", "point": dotted(len({row[0] for row in rows}))}, encoding=encoding),
         {"agreement": columns("round what pearson rank", rows)},
     )
 

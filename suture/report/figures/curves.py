@@ -6,33 +6,34 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from suture.report.figures.figure import Control, Figure, columns, quantity, spec_of, tips, under_pointer
+from suture.report.figures.figure import Control, Figure, columns, dotted, quantity, spec_of, tips, under_pointer
 from suture.report.records import Gathered, Numbers, RunRecord
 from suture.report.results import is_reference
 from suture.report.theme import method_scales, owner_scale
 
-SETS = {"validation": "validation nodes", "test": "test nodes", "train": "training nodes"}
+SETS = {"validation": "validation", "test": "test", "train": "training"}
 MOST_ROUNDS, MOST_CLIENT_ROUNDS = 400, 100
 MOST_CLIENTS = 60
-FEW = 12
-"""Up to so many rounds are drawn as points too."""
+FEW_CLIENTS = 12
+"""Up to so many are named beside the figure."""
 
 
 def learning(gathered: Gathered) -> Figure | None:
     """Score by round, mean and deviation over seeds; None: nothing was tested yet."""
     rows: list[tuple[Any, ...]] = []
+    sets = {name: f"{words} {gathered.examples}" for name, words in SETS.items()}
     for method in gathered.methods:
-        for name in SETS:
+        for name in sets:
             for number, values in _by_round(gathered.of(method), name, MOST_ROUNDS):
                 mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-                rows.append((method, SETS[name], number, *_shown(gathered, mean, mean - spread, mean + spread), len(values)))
+                rows.append((method, sets[name], number, *_shown(gathered, mean, mean - spread, mean + spread), len(values)))
     if not rows:
         return None
     scales = method_scales(gathered.methods)
     x = quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False})
     layers = [
         {
-            "mark": {"type": "errorband", "opacity": 0.18, "borders": False},
+            "mark": {"type": "errorband", "opacity": 0.18 if len(gathered.methods) <= 6 else 0.09, "borders": False},
             "encoding": {
                 "x": x,
                 "y": quantity("low", gathered.score, scale={"zero": False}),
@@ -41,7 +42,7 @@ def learning(gathered: Gathered) -> Figure | None:
             },
         },
         {
-            "mark": {"type": "line", "point": {"size": 22} if len({row[2] for row in rows}) <= FEW else False},
+            "mark": {"type": "line", "point": dotted(len({row[2] for row in rows}))},
             "encoding": {
                 "x": x,
                 "y": quantity("mean", gathered.score, scale={"zero": False}),
@@ -61,7 +62,7 @@ def learning(gathered: Gathered) -> Figure | None:
         f"Lines of {gathered.score} by round for {', '.join(gathered.methods)}; the final table holds the end of each.",
         spec_of("curves", layer=layers),
         {"curves": columns("method set round mean low high seeds", rows)},
-        (Control("set", "Scored on", tuple(SETS.values())),),
+        (Control("set", "Scored on", tuple(sets.values())),),
     )
 
 
@@ -115,7 +116,7 @@ def by_client(gathered: Gathered) -> Figure | None:
     names = list(dict.fromkeys(row[1] for row in rows))
     spec = spec_of(
         "clients",
-        mark={"type": "line", "strokeWidth": 1.5, "opacity": 0.85},
+        mark={"type": "line", "strokeWidth": 1.5, "opacity": 0.85, "point": dotted(len({row[2] for row in rows}))},
         params=[{"name": "at", "select": under_pointer("client")}],
         encoding={
             "x": quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
@@ -125,15 +126,16 @@ def by_client(gathered: Gathered) -> Figure | None:
             "tooltip": tips(client="client", round="round", value="score|.2f"),
         },
     )
-    few = len(names) <= FEW
-    if not few:
+    whose = ""
+    if len(names) > FEW_CLIENTS:
         spec["encoding"]["color"]["legend"] = None
+        whose = " The pointer says whose a line is."
     some = f" The first {MOST_CLIENTS} clients are drawn." if left_out > 0 else ""
     shown = tuple(dict.fromkeys(row[0] for row in rows))
     return Figure(
         "clients",
         "Every client's own curve",
-        f"Test score of each client's model on its own test nodes, mean over seeds.{some}",
+        f"Test score of each client's model on its own test {gathered.examples}, mean over seeds.{some}{whose}",
         f"One line of {gathered.score} by round for each client of the chosen method.",
         spec,
         {"clients": columns("shown client round value", rows)},

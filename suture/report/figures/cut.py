@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from suture.report.figures.figure import Control, Figure, category, columns, quantity, spec_of, tips
-from suture.report.figures.heat import heat_layers, square
+from suture.report.figures.heat import heat_layers, named, slanted, square
 from suture.report.figures.layout import placed
 from suture.report.records import Gathered, Sketch
 from suture.report.text import count
@@ -39,7 +39,8 @@ def graph(gathered: Gathered) -> Figure | None:
         more_nodes, more_links = _drawn(name, sketch)
         nodes, links = nodes + more_nodes, links + more_links
     owners = list(dict.fromkeys(owner for sketch in found.values() for owner in sketch.owners))
-    layers = _layers(owners, any(one.boundary_links for one in found.values()))
+    lost, leads_out = (any(getattr(one, name) for one in found.values()) for name in ("lost_links", "boundary_links"))
+    layers = _layers(owners, [INSIDE, *([LOST] if lost else []), *([OUT] if leads_out else [])])
     return Figure(
         "graph",
         "The cut graph",
@@ -53,12 +54,12 @@ def graph(gathered: Gathered) -> Figure | None:
     )
 
 
-def _layers(owners: list[str], leads_out: bool) -> list[Spec]:
+def _layers(owners: list[str], kinds: list[str]) -> list[Spec]:
     """Links below, nodes above."""
     some = len(owners) <= 12
     flat: Spec = {"axis": None, "scale": {"domain": [-0.04, 1.04], "nice": False}}
-    kinds = [INSIDE, LOST, OUT] if leads_out else [INSIDE, LOST]
     soft, red = PAGE["light"]["soft"], PAIRS["red"][0]
+    looks = {INSIDE: ([1, 0], soft), LOST: ([4, 3], red), OUT: ([2, 2], soft)}
     return [
         {
             "data": {"name": "links"},
@@ -71,13 +72,13 @@ def _layers(owners: list[str], leads_out: bool) -> list[Spec]:
                 "strokeDash": {
                     "field": "kind",
                     "type": "nominal",
-                    "scale": {"domain": kinds, "range": [[1, 0], [4, 3], [2, 2]][: len(kinds)]},
+                    "scale": {"domain": kinds, "range": [looks[kind][0] for kind in kinds]},
                     "legend": {"title": "links", "symbolType": "stroke", "symbolSize": 300},
                 },
                 "color": {
                     "field": "kind",
                     "type": "nominal",
-                    "scale": {"domain": kinds, "range": [soft, red, soft][: len(kinds)]},
+                    "scale": {"domain": kinds, "range": [looks[kind][1] for kind in kinds]},
                     "legend": {"title": "links", "symbolType": "stroke"},
                 },
                 "opacity": {"condition": {"test": f"datum.kind === '{INSIDE}'", "value": 0.35}, "value": 0.7},
@@ -103,13 +104,14 @@ def _layers(owners: list[str], leads_out: bool) -> list[Spec]:
 
 def _words(sketch: Sketch) -> str:
     share = 100 * sketch.lost_links / max(sketch.links, 1)
+    lost = f"of which {sketch.lost_links:,} ({share:.1f} %) lie between owners, so that nobody holds them"
+    lost = lost if sketch.lost_links else "none of them between owners"
     whole = len(sketch.node_owner) == sketch.nodes
     how = "All of them are drawn." if whole else f"{len(sketch.node_owner):,} nodes are drawn, of each owner its share."
     out = f" {sketch.boundary_links:,} links lead to nodes in nobody's table." if sketch.boundary_links else ""
     many = " Colours repeat after ten owners." if len(sketch.owners) > 10 else ""
     return (
-        f"{sketch.nodes:,} nodes of {count(len(sketch.owners), 'owner')}, {sketch.links:,} links, of which "
-        f"{sketch.lost_links:,} ({share:.1f} %) lie between owners, so that nobody holds them.{out} {how}{many}"
+        f"{sketch.nodes:,} nodes of {count(len(sketch.owners), 'owner')}, {sketch.links:,} links, {lost}.{out} {how}{many}"
     )
 
 
@@ -142,7 +144,8 @@ def labels(gathered: Gathered) -> Figure | None:
         return None
     owners = list(dict.fromkeys(row[1] for row in rows))
     classes = list(dict.fromkeys(row[2] for row in rows))
-    x, y = category("label", "class", axis={"labelAngle": 0}), category("owner", None)
+    title = "tenths of all values" if all(name.startswith("tenth ") for name in classes) else "class"
+    x, y = category("label", title, axis=named(classes)), category("owner", None)
     told = tips(owner="owner", label="class", share="% of its nodes|.1f", number="nodes")
     layers = heat_layers(x, y, "share", "% of row", told, form=".0f" if len(classes) <= 10 else None)
     return Figure(
@@ -159,23 +162,33 @@ def labels(gathered: Gathered) -> Figure | None:
 def between(gathered: Gathered) -> Figure | None:
     """Owners against owners: links lost between them, and how unlike their features are."""
     rows: list[tuple[Any, ...]] = []
-    whats = ("links lost between two owners", "distance of mean features (1 - cosine)")
-    for name, sketch in cuts(gathered).items():
+    told_of = {
+        "links lost between two owners": "Links that the cut took away",
+        "distance of mean features (1 - cosine)": "How far apart owners' mean features are: 0 alike, 1 nothing in common",
+    }
+    whats = tuple(told_of)
+    found = cuts(gathered)
+    there = [
+        what
+        for what, part in zip(whats, ("lost", "distances"), strict=True)
+        if any(any(map(any, getattr(sketch, part))) for sketch in found.values())
+    ]
+    for name, sketch in found.items():
         some = sketch.owners[:MOST_OWNERS]
         for what, matrix in zip(whats, (sketch.lost, sketch.distances), strict=True):
-            for i, one in enumerate(some if matrix else ()):
+            for i, one in enumerate(some if what in there else ()):
                 rows += [(name, what, one, other, matrix[i][j]) for j, other in enumerate(some) if i != j]
     if not rows:
         return None
     owners = list(dict.fromkeys(row[2] for row in rows))
     told = tips(one="owner", other="owner", value="value|.4~g")
-    x = category("other", None, axis={"labelAngle": -40}, scale={"domain": owners})
+    x = category("other", None, axis=slanted(len(owners)), scale={"domain": owners})
     y = category("one", None, scale={"domain": owners})
     layers = heat_layers(x, y, "value", None, told, form=".3~s" if len(owners) <= 8 else None)
     return Figure(
         "between",
         "Between owners",
-        "Links that the cut took away, and how far apart the owners' mean features are: 0 alike, 1 nothing in common.",
+        "; ".join(told_of[what] for what in there) + ".",
         f"A square of {count(len(owners), 'owner')} by as many, darker where more is lost, or more differs.",
         spec_of("between", square(len(owners)), layer=layers),
         {"between": columns("cut what one other value", rows)},

@@ -22,6 +22,8 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 WIDTH, HEIGHT = 640, 320
 """Of a picture in a file; a page decides the width by itself."""
 DIGITS = 5
+FEW = 12
+"""Up to so many rounds, points are drawn on a line."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Control:
     kind: Literal["select", "range"] = "select"
     start: int = 0
     """Which of the values is shown first."""
+    titles: bool = False
+    """The value is what the vertical axis measures."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,15 @@ class Figure:
             "controls": [vars(control) for control in self.controls],
             "dense": self.dense,
         }
+
+    def titled(self, start: Mapping[str, Any] | None = None) -> Spec:
+        """The spec, whose vertical axis says what it measures where a control decides that."""
+        named = next((one for one in self.controls if one.titles), None)
+        if named is None:
+            return self.spec
+        title = (start or {}).get(named.field, named.values[named.start])
+        encoding = {**self.spec["encoding"], "y": {**self.spec["encoding"]["y"], "title": title}}
+        return {**self.spec, "encoding": encoding}
 
     def chosen(self, start: Mapping[str, Any] | None = None) -> dict[str, list[dict[str, Any]]]:
         """The rows of every table that the controls leave, as they stand at first or as `start` says by field."""
@@ -126,6 +139,11 @@ def tips(**titles: str) -> list[Spec]:
 def under_pointer(field: str) -> Spec:
     """A selection of all that has the same value as what the pointer is over."""
     return {"type": "point", "on": "pointerover", "fields": [field], "clear": "pointerout"}
+
+
+def dotted(places: int) -> Spec | bool:
+    """Points on a line with so few of them: one alone would not be seen as a line."""
+    return {"size": 30} if places <= FEW else False
 
 
 def spec_of(table: str, height: int = HEIGHT, **parts: Any) -> Spec:

@@ -53,7 +53,7 @@ def neighbours(gathered: Gathered) -> Figure | None:
         axis={"labelAngle": 0, "labelOverlap": True, "labelSeparation": 4},
         scale={"domain": columns_of},
     )
-    y = category("said", "supposed", scale={"domain": rows_of[::-1]})
+    y = category("said", "neighbours supposed", scale={"domain": rows_of[::-1]})
     hint = tips(lost="lost", said="supposed", share="% of such nodes|.1f", nodes="nodes")
     form = ".0f" if len(columns_of) <= 12 else None
     return Figure(

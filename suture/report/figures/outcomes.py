@@ -9,7 +9,7 @@ from typing import Any
 from suture.report import results
 from suture.report.figures.figure import Figure, category, columns, quantity, spec_of, tips
 from suture.report.records import Gathered
-from suture.report.theme import PAGE, Spec, in_lanes, lanes, method_scales, point_scales
+from suture.report.theme import APART, BETWEEN_ROWS, PAGE, Spec, in_lanes, lanes, method_scales, point_scales
 
 MOST_OWNERS = 40
 
@@ -72,7 +72,9 @@ def scores(gathered: Gathered) -> Figure | None:
     return Figure(
         "scores",
         "Test score of every method",
-        "The number the protocol reports: the dot is the mean over seeds, the bar one sample deviation, each tick a seed.",
+        "The number the protocol reports: the dot is the mean over seeds, the bar one sample deviation, each tick a seed."
+        if len(gathered.seeds) > 1
+        else "The number the protocol reports; one seed, so there is no deviation.",
         f"Mean {gathered.score}: {words}.",
         spec_of("means", _rows_high(len(means)), layer=layers),
         {"means": columns("method mean low high seeds", means), "seeds": columns("method score seed", seeds)},
@@ -106,7 +108,7 @@ def gains(gathered: Gathered) -> Figure | None:
         {
             "mark": {"type": "rule", "strokeWidth": 3, "opacity": 0.55},
             "encoding": {
-                "x": quantity("low", title, axis={"grid": True}),
+                "x": quantity("low", title, axis={"grid": True}, scale={"padding": 14}),
                 "x2": {"field": "high"},
                 "y": y,
                 **_coloured(gathered),
@@ -134,7 +136,9 @@ def gains(gathered: Gathered) -> Figure | None:
         "gains",
         f"Difference to {against}",
         "Paired by seed; the bar is the 95 % interval of the mean difference. Where it "
-        "crosses 0, the seeds cannot tell the two apart.",
+        "crosses 0, the seeds cannot tell the two apart."
+        if len(gathered.seeds) > 1
+        else "One seed, so there is no interval, and nobody can say how sure these differences are.",
         f"Difference to {against} in {unit} with 95 % intervals: {told}.",
         spec_of("gains", _rows_high(len(rows)), layer=layers),
         {"gains": columns("method mean low high better seeds", rows)},
@@ -157,7 +161,7 @@ def owners(gathered: Gathered) -> Figure | None:
         return None
     encoding = {
         "x": quantity("score", gathered.score, scale={"zero": False, "padding": 10}, axis={"grid": True}),
-        "y": category("client", None, axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
+        "y": category("client", None, axis=BETWEEN_ROWS, scale=APART),
         "yOffset": lanes(gathered.methods),
         **point_scales(gathered.methods),
         "tooltip": tips(method="method", client="client", score="score|.2f", seeds="seeds"),
@@ -193,7 +197,7 @@ def cost(gathered: Gathered) -> Figure | None:
         return None
     x = quantity(
         "megabytes",
-        "MB sent and received, all clients, whole run (logarithmic)",
+        "MB of one run, all clients, log scale",
         scale={"type": "log", "nice": False, "padding": 25},
     )
     x["axis"] = {"format": "~g", "tickCount": 5, "grid": False}

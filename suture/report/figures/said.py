@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from suture.report.figures.curves import usual
 from suture.report.figures.figure import Control, Figure, category, columns, quantity, spec_of, tips
-from suture.report.figures.heat import heat_layers, square
+from suture.report.figures.heat import heat_layers, named, square
 from suture.report.records import Gathered, RunRecord
 from suture.report.text import count
-from suture.report.theme import OWNERS, PAIRS, in_lanes, lanes, point_scales
+from suture.report.theme import APART, BETWEEN_ROWS, OWNERS, PAIRS, in_lanes, lanes, point_scales
 from suture.report.trusting import table, text, wholes
 
 MOST_CLASSES = 25
+FEW_METHODS = 8
 
 
 def confusion(gathered: Gathered) -> Figure | None:
@@ -32,7 +34,7 @@ def confusion(gathered: Gathered) -> Figure | None:
     shown = tuple(dict.fromkeys(row[0] for row in rows))
     names = list(dict.fromkeys(row[1] for row in rows))
     told = tips(true="true class", said="predicted", share="% of the true class|.1f", number="test nodes")
-    x, y = category("said", "predicted class", axis={"labelAngle": 0}), category("true", "true class")
+    x, y = category("said", "predicted class", axis=named(names)), category("true", "true class")
     layers = heat_layers(x, y, "share", "% of row", told, form=".0f" if len(names) <= 10 else None, domain=(0, 100))
     return Figure(
         "confusion",
@@ -81,7 +83,7 @@ def by_class(gathered: Gathered) -> Figure | None:
         return None
     encoding = {
         "x": quantity("f1", "F1 in %", scale={"domain": [0, 100], "nice": False, "padding": 10}, axis={"grid": True}),
-        "y": category("label", "class", axis={"grid": True, "domain": False, "ticks": False, "gridDash": [1, 3]}),
+        "y": category("label", "class", axis=BETWEEN_ROWS, scale=APART),
         "yOffset": lanes(gathered.methods),
         **point_scales(gathered.methods),
         "tooltip": tips(method="method", label="class", f1="F1 in %|.1f", support="test nodes"),
@@ -101,6 +103,15 @@ def by_class(gathered: Gathered) -> Figure | None:
     )
 
 
+def _held(explained: Sequence[tuple[str, float]]) -> str:
+    """How much of the variance two dimensions hold, of each method, or of all of them where they are many."""
+    if len(explained) > FEW_METHODS:
+        shares = [share for _, share in explained]
+        return f"They hold {min(shares):.0f} to {max(shares):.0f} % of the variance."
+    told = ", ".join(f"{method} {share:.0f} %" for method, share in explained)
+    return f"Variance they hold: {told}." if told else ""
+
+
 def _classes(run: RunRecord) -> list[tuple[str, float, int]]:
     found = []
     try:
@@ -116,7 +127,7 @@ def _classes(run: RunRecord) -> list[tuple[str, float, int]]:
 def scatter(gathered: Gathered) -> Figure | None:
     """Test nodes by what the reported models say of them, in two dimensions; the first seed of every method."""
     rows: list[tuple[Any, ...]] = []
-    explained: list[str] = []
+    explained: list[tuple[str, float]] = []
     for method in gathered.methods:
         run = next((one for one in gathered.of(method) if one.scatter is not None), None)
         if run is None or (told := run.scatter) is None:
@@ -124,7 +135,7 @@ def scatter(gathered: Gathered) -> Figure | None:
         wrong = ["right" if a == b else "wrong" for a, b in zip(told.label, told.said, strict=True)]
         rows += list(zip([method] * len(told.x), told.x, told.y, told.label, told.said, told.client, wrong, strict=True))
         if told.explained is not None:
-            explained.append(f"{method} {100 * told.explained:.0f} %")
+            explained.append((method, 100 * told.explained))
     if not rows:
         return None
     names = sorted(dict.fromkeys(row[3] for row in rows))
@@ -148,7 +159,7 @@ def scatter(gathered: Gathered) -> Figure | None:
         "embedding",
         "Test nodes in two dimensions",
         "A sample of test nodes at the first two principal components of what their client's model says of them (its "
-        f"outputs before the softmax); first seed. Variance they hold: {', '.join(explained)}.",
+        f"outputs before the softmax); first seed. {_held(explained)}",
         "A cloud of points coloured by true class; crosses are predicted wrongly.",
         spec_of("embedding", 420, mark={"type": "point", "filled": True, "size": 40, "opacity": 0.75}, encoding=encoding),
         {"embedding": columns("shown x y label said client verdict", rows)},

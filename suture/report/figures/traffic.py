@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import Any
 
 from suture.report import results
 from suture.report.figures.curves import thinned
-from suture.report.figures.figure import Control, Figure, columns, quantity, spec_of, tips
+from suture.report.figures.figure import Control, Figure, columns, dotted, quantity, spec_of, tips
 from suture.report.records import Gathered, Numbers, RunRecord
 from suture.report.theme import method_scales
 
 MOST_POINTS = 200
 WAYS = ("all so far", "up in each iteration", "down in each iteration")
-NAMES = {"sent_share": "share of the weights that is sent (masks hide the rest)", "loss": "training loss"}
+NAMES = {"sent_share": "share of weights that masks let through", "loss": "training loss"}
 """Of what methods report, in words."""
 
 
@@ -40,6 +41,7 @@ def traffic(gathered: Gathered) -> Figure | None:
             ]
     if not rows:
         return None
+    shortest = min(Counter(row[0] for row in rows if row[1] == WAYS[0]).values())
     encoding = {
         "x": quantity("iteration", "iteration, all phases", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
         "y": quantity("megabytes", "MB, all clients together"),
@@ -51,7 +53,7 @@ def traffic(gathered: Gathered) -> Figure | None:
         "Traffic",
         "Bytes between the server and all clients, mean over seeds; tests are not counted, preparing phases are.",
         "Lines of megabytes by iteration for each method; the results table holds the totals.",
-        spec_of("traffic", mark="line", encoding=encoding),
+        spec_of("traffic", mark={"type": "line", "point": dotted(shortest)}, encoding=encoding),
         {"traffic": columns("method way iteration megabytes phase", rows)},
         (Control("way", "Show", WAYS),),
     )
@@ -86,7 +88,7 @@ def reported(gathered: Gathered) -> Figure | None:
     whats = tuple(dict.fromkeys(row[1] for row in rows))
     encoding = {
         "x": quantity("round", "round of the phase", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
-        "y": quantity("value", None, scale={"zero": False}),
+        "y": quantity("value", None, scale={"zero": False}, axis={"titleLimit": 310}),
         **method_scales(gathered.methods),
         "tooltip": tips(method="method", round="round", value="value|.4~g"),
     }
@@ -97,5 +99,5 @@ def reported(gathered: Gathered) -> Figure | None:
         f"Lines by round for each method that reports it; to choose from: {', '.join(whats)}.",
         spec_of("reported", mark={"type": "line", "point": {"size": 14}}, encoding=encoding),
         {"reported": columns("method what round value", rows)},
-        (Control("what", "Number", whats),),
+        (Control("what", "Number", whats, titles=True),),
     )
