@@ -12,6 +12,7 @@ from suture.config.layers import SECTIONS
 from suture.core.trusted import let_in
 from suture.errors import ConfigError
 from suture.method import Method
+from suture.methods.adafgl import AdaFgl
 from suture.methods.census import Census
 from suture.methods.ditto import Ditto
 from suture.methods.fed_gnn import FedGnnReference
@@ -36,6 +37,7 @@ from suture.methods.fedpub.method import FedPub
 from suture.methods.fedsage import FedSage
 from suture.methods.fedsage_plus.method import FedSagePlus
 from suture.methods.fedtad.method import FedTad
+from suture.methods.fggp import Fggp
 from suture.methods.fgssl import Fgssl
 from suture.methods.gcfl import Gcfl
 from suture.methods.gcfl_plus import GcflPlus
@@ -57,7 +59,7 @@ METHODS: Mapping[str, type[Method[Any, Any]]] = {
         Suture,
         *(Local, Global, FedAvg, FedProx, FedPer, Scaffold, Ditto, Moon, FedAla),
         *(FedSage, FedSagePlus, LocSage, LocSagePlus, GlobSage),
-        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto, FedGta, FedTad, Fgssl),
+        *(FedPub, Gcfl, GcflPlus, FedGnn, FedProto, FedGta, FedTad, Fgssl, AdaFgl, Fggp),
         *(FedDep, FedGraph, FedGsl, FedGcn, FedGram),
         *(FedGgr, FedGls, FedMlp, FedGnnMlp, LocalGnnk, FedGnnk, FedGnnReference),
     )

@@ -103,6 +103,8 @@ KNOWN: dict[str, tuple[str, list[int]]] = {
     "fedgta": ("olive", DASHED),
     "fedtad": ("brown", DOTTED),
     "fgssl": ("magenta", DOTTED),
+    "adafgl": ("grey", DOTTED),
+    "fggp": ("ink", MIXED),
     "suture": ("ink", SOLID),
 }
 """The registered methods."""

@@ -31,6 +31,7 @@ FAMILY = {
 }
 PROTOCOL = {method: protocol for protocol, methods in FAMILY.items() for method in methods}
 BRIEF = {
+    "adafgl": ("adapt_epochs=3",),
     "fedsage_plus": ("generator_epochs=4", "rehide=2"),
     "locsage_plus": ("generator_epochs=4", "rehide=2"),
     "feddep": ("generator_epochs=3", "pretrain_epochs=2"),

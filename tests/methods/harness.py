@@ -15,7 +15,7 @@ Ending, run_to_end, ending, beginning = _world.Ending, _world.run_to_end, _world
 assert_close, assert_same, assert_separable = _world.assert_close, _world.assert_same, _world.assert_separable
 
 # Fields that only say for how long something is trained before the rounds.
-BRIEF = {"generator_epochs": 3, "start_steps": 3, "distil_epochs": 1, "pseudo_nodes": 9}
+BRIEF = {"adapt_epochs": 2, "generator_epochs": 3, "start_steps": 3, "distil_epochs": 1, "pseudo_nodes": 9}
 
 
 def brief(method: type[Method[Any, Any]]) -> dict[str, Any]:

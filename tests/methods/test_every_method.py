@@ -25,7 +25,7 @@ from suture.testing.extremes import Extreme, extremes
 from suture.testing.properties import PROPERTIES
 from suture.training.batches import Batch
 
-NODES_ONLY = {"fedggr", "fedgls", "fedgta", "fedtad", "fgssl"}
+NODES_ONLY = {"adafgl", "fedggr", "fedgls", "fedgta", "fedtad", "fggp", "fgssl"}
 """Their losses are stated for classes of nodes; they must say so."""
 
 

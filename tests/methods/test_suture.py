@@ -22,6 +22,7 @@ from suture.methods.local import Local
 from suture.methods.suture import Suture
 from suture.methods.suture.method import FLOOR, MIXTURE
 from suture.methods.suture.mixture import Judged, pooled
+from suture.methods.suture.settling import GOING, settled
 
 AVERAGED = {"moments": "averaged"}
 SURE: dict[str, Any] = {"dropout": 0.0}
@@ -190,3 +191,54 @@ def test_an_own_model_without_training_nodes_has_nothing_to_say() -> None:
     # The second has no validation node: everybody's weights, with a small part for all.
     common = server.params[MIXTURE][0].numpy()
     assert_allclose(model.params[MIXTURE][1].numpy(), (1 - FLOOR) * common + FLOOR / common.size, atol=1e-6)
+
+
+def heard(likely: list[float], mixture: list[float], server: Any, patience: int, least: float) -> Any:
+    """The server after a round in which two owners, one of them without validation nodes, told this."""
+    server = dataclasses.replace(server, params=server.params | {MIXTURE: torch.tensor([mixture])})
+    told = torch.tensor([[*likely, 1.0], [0.0] * (len(likely) + 1)])
+    return settled(server, told, torch.tensor([3.0, 1.0]), patience, least)
+
+
+def test_experts_settle_when_they_no_longer_get_better_or_are_not_heard() -> None:
+    method: Any = small(Suture, beside=("mlp",), rank=0, seams=0)
+    server = method.init_server(small_world().task)
+    going = []
+    for likely in ([-3.0, -2.0, -5.0], [-2.0, -2.5, -6.0], [-1.0, -2.1, -7.0], [-0.5, -1.0, -8.0]):
+        server = heard(likely, [0.5, 0.4, 0.1], server, patience=2, least=0.2)
+        going.append(server.params[GOING][0].tolist())
+    # The second common expert was best in the first round: it settles after the third, and stays so. The own one never does.
+    assert going == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1], [1, 0, 1, 1]]
+    assert_allclose(server.best[0].numpy(), [-0.5, -1.0, -5.0])
+    late = heard([-0.1, -0.1, -0.1], [0.1, 0.1, 0.8], dataclasses.replace(server, rounds=3), patience=2, least=0.2)
+    assert late.params[GOING][0].tolist() == [0, 0, 1, 1], "with too little to say, from twice `patience` rounds on"
+    assert heard([-0.1] * 3, [0.1, 0.1, 0.8], server, 0, 0.2).params[GOING][0].tolist() == [1, 0, 1, 1]
+
+
+def test_a_settled_expert_is_trained_and_sent_no_more() -> None:
+    world = dataclasses.replace(small_world(), clients=dataclasses.replace(small_world().clients, boundary=None))
+    method: Any = small(Suture, beside=("mlp",), rank=0, training={"rounds": 4})
+    cohort, server = EmbeddedCohort.start(method, world.clients, world.task), method.init_server(world.task)
+    cohort.begin("round", 1)
+    server = method.round(server, cohort)
+    going = server.params[GOING].clone()
+    going[0, 1] = 0
+    server = dataclasses.replace(server, params=server.params | {GOING: going})
+    before = {name: value.clone() for name, value in cohort.states()[0].params.items()}
+    cohort.begin("round", 2)
+    after = method.round(server, cohort)
+    left = cohort.states()[0].params
+    for name, value in left.items():
+        if name.startswith("common.mlp."):
+            assert torch.equal(value, before[name]) and torch.equal(after.params[name], server.params[name])
+        elif name.startswith(("common.set.layer1", "own.set.layer1")):
+            assert not torch.equal(value, before[name])
+    handed = method.hand_out(after, cohort.ids)
+    assert any(name.startswith("common.mlp.") for name in handed.params)
+    assert not any(name.startswith("common.mlp.") for name in handed.moments)
+    assert any(name.startswith("common.set.") for name in handed.moments)
+    newcomer = beginning(method, world.clients, world.task)
+    started = method.received(newcomer, handed)
+    for name, value in after.params.items():
+        if name.startswith("common.mlp."):
+            assert torch.equal(started[name], value.expand_as(started[name])), "who comes late hears the common one"

@@ -14,9 +14,11 @@ they are few, everybody's. The experts e = 1..E:
       1  server samples a share of the owners and sends them all w_e, Adam's moments of them, and a_bar
       2  owner k: local epochs of w_ke from w_e with the moments it received, and of v_k from where it was with its own
       3  owner k sends w_ke, their moments, and which share of its validation nodes each expert stands for,
-             s_ke = mean_v a_bar_e q_ve / sum_f a_bar_f q_vf,     q_ve = p_e(y_v | v)
+             s_ke = mean_v a_bar_e q_ve / sum_f a_bar_f q_vf,     q_ve = p_e(y_v | v),    and l_ke = mean_v log q_ve
       4  server: w_e <- sum_k (n_k / n) w_ke, the moments alike (suture.training.shared),
                  a_bar <- sum_k (n_k / n) s_k, one step of EM for everybody
+         a common expert whose l_e no longer grows, or that hardly anybody hears, settles: it is trained no more, and w_e
+         alone is handed out (suture.methods.suture.settling)
     owner k predicts p(y | v) = sum_e a_ke p_e(y | v), with a_k by EM on its own validation nodes, as if `doubt` more of
     them were explained as a_bar says (suture.methods.suture.mixture)
       5  where owners know the far ends of lost links: `seams` steps of stitching (suture.methods.stitching)
@@ -28,13 +30,14 @@ An owner without validation nodes has a_k = a_bar; one without edges has percept
 nothing. Several labels, numbers and links are mixed as `mixture` says; only classes are stitched. With `beside = ()`, `own`
 false and `rank` 0 it is FedAvg with averaged moments, digit for digit.
 
-What leaves an owner are sums, so that secure aggregation covers them: weights, moments, E shares, FedGram's sums. Over known
-links class probabilities leave. v_k and a_k stay. DP-SGD is refused, as validation nodes have a say without noise.
+What leaves an owner are sums, so that secure aggregation covers them: weights, moments, E shares, E likelihoods, FedGram's
+sums. Over known links class probabilities leave. v_k and a_k stay. DP-SGD is refused, as validation nodes have a say
+without noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -44,7 +47,7 @@ from torch import Tensor
 from suture.core.kernels import pointers
 from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import generator
-from suture.core.tree import Tree, prefixed, under
+from suture.core.tree import Tree, column, prefixed, split, under
 from suture.graph.batch import GraphBatch, View
 from suture.method import Clients, Cohort, Method, Shared, Task, step_if
 from suture.methods.averaging import Trained, Up, stitching
@@ -54,15 +57,24 @@ from suture.methods.fedgram.method import GRAM_OF, FedGram
 from suture.methods.fedgram.sure import UNSURE, taught
 from suture.methods.links import Wanted
 from suture.methods.suture.mixture import Judged, pooled
+from suture.methods.suture.settling import (
+    BEFORE,
+    BESIDE_EXPERTS,
+    COMMON,
+    GOING,
+    MIXTURE,
+    OWN,
+    VALIDATED,
+    Experts,
+    idle,
+    settled,
+)
 from suture.nn.backbones import Backbone, make_backbone
-from suture.settings import NonNegative, Whole
+from suture.settings import NonNegative, Share, Whole
 from suture.training.batches import Batch
 
-COMMON, OWN = "common.", "own."
-"""Names of parameters begin so, and with the expert's name: a network's, or one of the next two."""
 SET, GRAM = "set", "gram"
-MIXTURE = "mixture"
-"""Among parameters: what each expert has to say, [K, E]; a_bar on its way, a_k in a model that predicts."""
+"""Names of experts, beside those of networks."""
 FLOOR = 0.05
 """How much of a_bar is shared out evenly, so that an expert that began badly can come back."""
 
@@ -85,6 +97,10 @@ class Suture(FedGram):
     """Whether owners also train that network alone."""
     doubt: NonNegative = 20.0
     """For how many validation nodes of an owner everybody's weights of the experts count."""
+    patience: Whole = 10
+    """After how many rounds without a likelier validation node an expert is trained no more; 0: all are to the end."""
+    least: Share = 0.03
+    """An expert with less to say than this is trained no more, from twice as many rounds on."""
     seams: Whole = 2
     """Steps of stitching where owners know the far ends of lost links; training.stitch, if it is set, says how many."""
     stages: Whole = 0
@@ -132,18 +148,49 @@ class Suture(FedGram):
             hears_more = prefix == f"{COMMON}{GRAM}."
             first = super().initial_params(task) if hears_more else network.init(generator(task.seed, "initial weights"))
             params |= prefixed(prefix, first)
-        return params | {MIXTURE: torch.full((1, len(experts)), 1 / len(experts))}
+        going = torch.cat([torch.ones(1, len(experts)), torch.zeros(1, 1)], 1)
+        return params | {MIXTURE: torch.full((1, len(experts)), 1 / len(experts)), GOING: going}
+
+    def init_server(self, task: Task) -> Experts:
+        """All experts are trained, and none was judged yet."""
+        server, experts = super().init_server(task), len(self.experts(task))
+        told = server.params | {GOING: torch.ones(1, experts + 1)}
+        best, since = torch.full((1, experts), BEFORE), torch.zeros(1, experts, dtype=torch.int64)
+        return Experts(**vars(server) | {"params": told}, best=best, since=since)
 
     def shared_names(self, task: Task) -> list[str]:
         """What is not an owner's own."""
         return [name for name in self.initial_params(task) if not name.startswith(OWN)]
 
     def frozen_names(self, task: Task) -> frozenset[str]:
-        """Buffers of the networks, and a_bar."""
+        """Buffers of the networks, a_bar, and who is trained."""
         experts = self.experts(task).items()
-        return frozenset(prefix + name for prefix, network in experts for name in network.frozen_names()) | {MIXTURE}
+        return frozenset(prefix + name for prefix, network in experts for name in network.frozen_names()) | {MIXTURE, GOING}
 
-    # Lines 2 and 3
+    # Lines 1 to 3
+
+    def hand_out(self, server: GramServer, ids: Sequence[str]) -> Model:
+        """Line 1; of experts that have settled no moments."""
+        handed, at_rest = super().hand_out(server, ids), idle(server.params, server.params[GOING])
+        return replace(
+            handed, moments={name: value for name, value in handed.moments.items() if not name.startswith(at_rest)}
+        )
+
+    def received(self, clients: Clients[Described], down: Model) -> Tree:
+        """Line 2: what was received; of experts that have settled the owner's own, if it has trained them."""
+        kept, at_rest = clients.state.params, idle(down.params, down.params[GOING])
+        told_K = kept[GOING][:, -1] > 0
+        own = {n: torch.where(column(told_K, v) > 0, v, down.params[n]) for n, v in kept.items() if n.startswith(at_rest)}
+        return super().received(clients, down) | own
+
+    def train(self, clients: Clients[Described], start: Tree) -> Trained:
+        """Line 2: the experts that have not settled."""
+        at_rest, frozen = idle(start, start[GOING]), self.frozen_names(clients.task)
+        going = {name: value for name, value in start.items() if name in frozen or not name.startswith(at_rest)}
+        if going.keys() <= frozen:
+            return Trained(start, clients.state.moments, torch.zeros(len(clients.ids), device=clients.graph.device))
+        trained = super().train(clients, going)
+        return replace(trained, params=start | trained.params)
 
     def seen(self, clients: Clients[Described], training: bool) -> GraphBatch:
         """The owners' graphs; in training, with the classes that nodes are sure of."""
@@ -155,7 +202,10 @@ class Suture(FedGram):
     def loss_terms(self, params: Tree, batch: Batch, received: Tree, clients: Clients[Described]) -> dict[str, Tensor]:
         """Line 2: every expert by itself."""
         terms, graph = dict[str, Tensor](), batch.graph
-        for prefix, network in self.experts(clients.task).items():
+        going: list[float] = received[GOING][0].tolist()
+        for number, (prefix, network) in enumerate(self.experts(clients.task).items()):
+            if not going[number]:
+                continue
             heard = self.heard_by(prefix, graph, clients.state.gram)
             if heard is not graph:
                 view = heard.train if batch.view is graph.train else View(heard, batch.view.nodes)
@@ -171,13 +221,26 @@ class Suture(FedGram):
         return graph.once("described", gram[BASIS], lambda: self.described(graph, gram))
 
     def conclude(self, clients: Clients[Described], down: Model, trained: Trained) -> tuple[Described, Up]:
-        """Line 3; the loss that is told is the experts' mean."""
-        prior = trained.params[MIXTURE]
-        state, up = super().conclude(clients, down, replace(trained, loss=trained.loss / prior.shape[1]))
+        """Line 3; the loss that is told is the mean of the experts that were trained."""
+        prior, at_rest = trained.params[MIXTURE], idle(down.params, down.params[GOING])
+        trained = replace(trained, loss=trained.loss / max(1, prior.shape[1] - len(at_rest)))
+        sent = {name: value for name, value in down.params.items() if name != GOING and not name.startswith(at_rest)}
+        state, up = super().conclude(clients, replace(down, params=sent), trained)
         known = state.params | prefixed(GRAM_OF, state.gram)
         with torch.no_grad():
             judged = Judged.of(clients.graph, self.said(clients.graph, known, clients.task))
-        return state, replace(up, params=up.params | {MIXTURE: judged.shares(self.prior(clients, prior)).float()})
+        said = {MIXTURE: judged.shares(self.prior(clients, prior)).float(), VALIDATED: judged.validated().float()}
+        return state, replace(up, params=up.params | said)
+
+    def combine(self, server: GramServer, handed: Model, up: Up, cohort: Cohort) -> GramServer:
+        """Line 4."""
+        assert isinstance(server, Experts)
+        told, sent = split(up.params, (VALIDATED,))
+        after = super().combine(server, handed, replace(up, params=sent), cohort)
+        after = replace(after, params=server.params | after.params)
+        after = settled(after, told[VALIDATED], up.weight, self.patience, self.least)
+        cohort.report(trained=float(after.params[GOING][0, :-1].sum()))
+        return after
 
     def prior(self, clients: Clients[Described], common_KE: Tensor) -> Tensor:
         """A_bar with a small part for everybody; an own model that has nothing to learn from has nothing to say."""
@@ -191,12 +254,17 @@ class Suture(FedGram):
 
     def said(self, graph: GraphBatch, params: Tree, task: Task) -> Tensor:
         """What every expert says of every node, [E, N, C]; the latest is remembered with the graph."""
-        of_experts = {name: value for name, value in params.items() if name != MIXTURE}
+        of_experts = {name: value for name, value in params.items() if name not in BESIDE_EXPERTS}
         return graph.once("said", tuple(of_experts.values()), lambda: torch.stack(list(self._said(graph, params, task))))
 
     def _said(self, graph: GraphBatch, params: Tree, task: Task) -> Iterator[Tensor]:
         for prefix, network in self.experts(task).items():
             yield network.logits(under(prefix, params), self.heard_by(prefix, graph, under(GRAM_OF, params)))
+
+    def deploy(self, server: GramServer, ids: Sequence[str]) -> Message:
+        """All experts as they are common, those that have settled too."""
+        all_of_them = {GOING: torch.ones_like(server.params[GOING])}
+        return super().deploy(replace(server, params=server.params | all_of_them), ids)
 
     def assemble(self, clients: Clients[Described], deployed: Message) -> Model:
         """All experts, and a_k."""

@@ -35,11 +35,15 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class Judged:
-    """How likely experts think the truth to be: `likely` float64 [M, E], up to a factor each; `client` int64 [M]."""
+    """How likely experts think the truth to be: `likely` float64 [M, E], up to a factor each; `client` int64 [M].
+
+    `top` [M, 1] is the logarithm of that factor.
+    """
 
     likely: Tensor
     client: Tensor
     clients: int
+    top: Tensor | None = None
 
     @staticmethod
     def of(graph: GraphBatch, out_ENC: Tensor) -> Judged:
@@ -47,7 +51,7 @@ class Judged:
         log_ME, client = _pairs_judged(graph, out_ENC) if graph.pairs is not None else _nodes_judged(graph, out_ENC)
         log_ME = log_ME.double()
         top = log_ME.max(1, keepdim=True).values if log_ME.numel() else log_ME[:, :1]
-        return Judged((log_ME - top).exp(), client, len(graph.ids))
+        return Judged((log_ME - top).exp(), client, len(graph.ids), top)
 
     def explained(self, weights_KE: Tensor) -> Tensor:
         """sum_v r_ve: how many examples each expert stands for, float64 [K, E]."""
@@ -59,6 +63,13 @@ class Judged:
     def counts(self) -> Tensor:
         """M_k, float64 [K, 1]."""
         return torch.bincount(self.client, minlength=self.clients).double().unsqueeze(1)
+
+    def validated(self) -> Tensor:
+        """Mean log-likelihood of a client's examples by each expert, and 1; zeros for a client without any, [K, E + 1]."""
+        log_ME = self.likely.clamp_min(TINY).log() + (0 if self.top is None else self.top)
+        each = torch.cat([log_ME, torch.ones_like(log_ME[:, :1])], 1)
+        total = each.new_zeros(self.clients, each.shape[1]).index_add_(0, self.client, each)
+        return total / self.counts.clamp_min(1)
 
     def shares(self, prior_KE: Tensor) -> Tensor:
         """One step of EM for everybody's a_bar: the share of a client's examples that each expert stands for, [K, E].
@@ -90,7 +101,8 @@ def _nodes_judged(graph: GraphBatch, out_ENC: Tensor) -> tuple[Tensor, Tensor]:
     error_ME, owner = (standardised(truth, target) - out).square()[:, known].T, each[known]
     mean_KE = torch.stack([client_mean(error, owner, len(graph.ids)) for error in error_ME.unbind(1)], 1)
     variance_K = mean_KE.min(1).values.clamp_min(TINY)
-    return -error_ME / (2 * variance_K[owner].unsqueeze(1)), owner
+    spread_M1 = variance_K[owner].unsqueeze(1)
+    return -error_ME / (2 * spread_M1) - spread_M1.log() / 2, owner
 
 
 def _pairs_judged(graph: GraphBatch, out_ENC: Tensor) -> tuple[Tensor, Tensor]:
