@@ -213,6 +213,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
             in_round(local_settings(self.training), clients.round),
             clients.rng,
             self.frozen_names(clients.task),
+            # Moments that came with a message are the server's, too.
+            spent=clients.spent and self.training.moments == "own",
         )
         return Trained(params, moments, loss)
 
