@@ -46,6 +46,8 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
 
     one_by_one: ClassVar[bool] = False
     """One client at a time and every message through bytes, whatever is asked for."""
+    overwrites: ClassVar[bool] = True
+    """Whether steps may write over what this engine is about to forget."""
 
     @classmethod
     def start(
@@ -104,7 +106,7 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         message = on_device(_through_bytes(message) if shared.through_bytes else message, graph.device)
         given = chunk.state.select(ids)
         # What some clients keep may lie in the memory of everybody's.
-        spent = given is chunk.state
+        spent = self.overwrites and given is chunk.state
         state, reply = step(Clients(graph, given, rng, shared.task, round, spent), message)
         for record in (state, reply):
             _check(record, ids, step.__name__)
