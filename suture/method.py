@@ -23,6 +23,7 @@ from suture.core.streams import Streams, generator
 from suture.core.tree import Tree
 from suture.errors import ConfigError
 from suture.graph.batch import GraphBatch, Pairs
+from suture.graph.parts import Scored
 from suture.graph.target import Kind as TargetKind
 from suture.graph.target import Target
 from suture.nn.backbones import GAP, Backbone, make_backbone
@@ -75,6 +76,8 @@ class Clients(Generic[S_co]):
     task: Task
     round: int = 0
     """The number of the iteration inside its phase, from 1; 0 before the first and where a model is only tested."""
+    spent: bool = False
+    """Whether the engine forgets `state` with this step, so that its memory may be written over instead of copied."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -362,17 +365,11 @@ def score(graph: GraphBatch, out_NC: Tensor, metric: str, training: TrainingSett
 
 
 def _score_nodes(graph: GraphBatch, out_NC: Tensor, metric: str, training: TrainingSettings) -> Scores:
-    clients, target, owner = len(graph.ids), graph.target, graph.segments.client
-    # Nodes without a role may have no label, and must not reach a metric.
-    with_role = (graph.role > 0).nonzero().squeeze(1)
-    chosen = slice(None) if with_role.numel() == graph.num_nodes else with_role
-    cell = (owner * 4 + graph.role)[chosen]
-    measured = metric_for(metric, target.kind)
-    value, total = _measured(measured, target.in_units(out_NC[chosen]), graph.y[chosen], cell, clients)
-    losses = [
-        nodes_loss(out_NC[nodes], graph.y[nodes], owner[nodes], clients, target, training)
-        for nodes in (graph.train.nodes, graph.nodes_in(2))
-    ]
+    clients, target = len(graph.ids), graph.target
+    scored = graph.once("scored", None, lambda: Scored.of(graph))
+    measured, out_EC = metric_for(metric, target.kind), target.in_units(out_NC[scored.chosen])
+    value, total = _measured(measured, out_EC, graph.y[scored.chosen], scored.cell, clients)
+    losses = [nodes_loss(out_NC[nodes], y, owner, clients, target, training) for nodes, y, owner in scored.losses]
     return Scores(graph.ids, value, total, *losses)
 
 

@@ -10,16 +10,19 @@ once per graph instead of once per step.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import scipy.sparse
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from suture.core.tree import is_tiled
+
+# Products with fewer columns than this are several times faster with their sides exchanged: BLAS is made for long columns.
+NARROW = 16
 
 
 def pointers(lengths: Tensor) -> Tensor:
@@ -87,14 +90,17 @@ class SparseMatrix:
 
     def times(self, dense: Tensor) -> Tensor:
         """The product with [columns, H], without autograd."""
-        return F.embedding_bag(
-            self.col, dense, self.rowptr, mode="sum", per_sample_weights=self.val, include_last_offset=True
-        )
+        return _weighted_sums(dense, self.col, self.rowptr, self.val)
 
     def to_dense(self) -> Tensor:
         """[rows, columns]."""
         out = self.val.new_zeros(self.rows, self.columns)
         return out.index_put_((self.row, self.col.long()), self.val, accumulate=True)
+
+
+def _weighted_sums(dense: Tensor, index: Tensor, ptr: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Row i is the sum of the rows `index[ptr[i] : ptr[i + 1]]` of `dense`, weighted. What `F.embedding_bag` calls."""
+    return torch.embedding_bag(dense, index, ptr, False, 0, False, weight, True)[0]
 
 
 def _grouped(row: Tensor, rows: int) -> Tensor:
@@ -129,6 +135,15 @@ class Segments:
         values: list[int] = self.ptr.tolist()
         return values
 
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Rows of each client."""
+        return [end - start for start, end in itertools.pairwise(self.bounds)]
+
+    def pieces(self, value: Tensor) -> tuple[Tensor, ...]:
+        """Each client's rows, [N, ...] to K views; one call of torch, where K slices are K calls."""
+        return value.split(self.lengths)
+
     @property
     def clients(self) -> int:
         """K."""
@@ -161,11 +176,15 @@ class Segments:
     def _everyone(self) -> Tensor:
         return torch.arange(self.total, device=self.ptr.device, dtype=torch.int32)
 
+    @cached_property
+    def _short_ptr(self) -> Tensor:
+        return self.ptr.int()
+
     def sum(self, values: Tensor) -> Tensor:
         """Sum over each client's rows, [N, H] to [K, H], without autograd."""
         if self.total == 0:
             return values.new_zeros(self.clients, values.shape[1])
-        return F.embedding_bag(self._everyone, values, self.ptr.int(), mode="sum", include_last_offset=True)
+        return _weighted_sums(values, self._everyone, self._short_ptr)
 
 
 def segments_of(client: Tensor, clients: int) -> Segments:
@@ -246,30 +265,45 @@ class _SegmentProduct(Differentiable):
 
 
 def _blockwise(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
+    if weight_KFH.shape[2] < NARROW:
+        return _narrow(x_NF, weight_KFH, segments)
     if is_tiled(weight_KFH):
         return x_NF @ weight_KFH[0]
     out = x_NF.new_empty(segments.total, weight_KFH.shape[2])
     if segments.equal_size is not None:
-        # Written into `out`, because autograd forbids changing a view of a result in place, and `activate` does.
+        # Written into `out` and no view of it, as in `_narrow`.
         shape = (segments.clients, segments.equal_size)
         stacked = x_NF.reshape(*shape, x_NF.shape[1])
         torch.bmm(stacked, weight_KFH, out=out.view(*shape, weight_KFH.shape[2]))
         return out
-    bounds = segments.bounds
-    for k in range(segments.clients):
-        torch.mm(x_NF[bounds[k] : bounds[k + 1]], weight_KFH[k], out=out[bounds[k] : bounds[k + 1]])
+    for x_k, weight_k, out_k in zip(segments.pieces(x_NF), weight_KFH.unbind(), segments.pieces(out), strict=True):
+        torch.mm(x_k, weight_k, out=out_k)
     return out
+
+
+def _narrow(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
+    """The same for few columns, from weight^T x^T."""
+    if is_tiled(weight_KFH):
+        out_HN = weight_KFH[0].T @ x_NF.T
+    else:
+        out_HN = x_NF.new_empty(weight_KFH.shape[2], segments.total)
+        columns = out_HN.split(segments.lengths, 1)
+        for x_k, weight_k, out_k in zip(segments.pieces(x_NF), weight_KFH.unbind(), columns, strict=True):
+            torch.mm(weight_k.T, x_k.T, out=out_k)
+    # Never a view, because autograd forbids changing a view of a result in place, and `activate` does.
+    return out_HN.T.clone(memory_format=torch.contiguous_format)
 
 
 def _outer(x_NF: Tensor, grad_NH: Tensor, segments: Segments) -> Tensor:
     """For each client x_k^T grad_k, [K, F, H]."""
+    if grad_NH.shape[1] < NARROW <= x_NF.shape[1]:
+        return _outer(grad_NH, x_NF, segments).mT
     if segments.equal_size is not None:
         shape = (segments.clients, segments.equal_size)
         return torch.bmm(x_NF.reshape(*shape, x_NF.shape[1]).mT, grad_NH.view(*shape, grad_NH.shape[1]))
     out = x_NF.new_empty(segments.clients, x_NF.shape[1], grad_NH.shape[1])
-    bounds = segments.bounds
-    for k in range(segments.clients):
-        torch.mm(x_NF[bounds[k] : bounds[k + 1]].T, grad_NH[bounds[k] : bounds[k + 1]], out=out[k])
+    for x_k, grad_k, out_k in zip(segments.pieces(x_NF), segments.pieces(grad_NH), out.unbind(), strict=True):
+        torch.mm(x_k.T, grad_k, out=out_k)
     return out
 
 
@@ -302,13 +336,11 @@ class _Activate(Differentiable):
             if is_tiled(bias_KH):
                 h_NH.add_(bias_KH[0])
             else:
-                bounds = segments.bounds
-                for k in range(segments.clients):
-                    h_NH[bounds[k] : bounds[k + 1]].add_(bias_KH[k])
+                torch._foreach_add_(segments.pieces(h_NH), bias_KH.unbind())
         if relu:
             h_NH.relu_()
             if kept is not None:
-                h_NH.mul_(kept.to(h_NH.dtype).mul_(scale))
+                torch.ops.aten.threshold_backward.grad_input(h_NH, kept, 0, grad_input=h_NH).mul_(scale)
             ctx.save_for_backward(h_NH)
         return h_NH
 
@@ -334,7 +366,7 @@ def activate(
     kept: Tensor | None = None,
     scale: float = 1.0,
 ) -> Tensor:
-    """dropout(relu(h + bias)), overwriting `h_NH`. `kept` [N, H] is the dropout mask, `scale` its 1 / (1 - p)."""
+    """dropout(relu(h + bias)), overwriting `h_NH`. Units stay where `kept` [N, H] is above 0; `scale` is 1 / (1 - p)."""
     if kept is not None and not relu:
         raise ValueError("activate drops units after a ReLU only: its backward pass reads the mask from the output")
     result: Tensor = _Activate.apply(h_NH, bias_KH, segments, relu, kept, scale)

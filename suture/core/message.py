@@ -103,8 +103,8 @@ class Record:
 
     def contents(self) -> Iterator[tuple[str, Value]]:
         """(field name, value) of everything but `ids`."""
-        for item in dataclasses.fields(self)[1:]:
-            yield item.name, getattr(self, item.name)
+        for name in _names_of(type(self)):
+            yield name, getattr(self, name)
 
     def select(self, ids: Sequence[str]) -> Self:
         """The content of some clients, looked up by id."""
@@ -163,14 +163,27 @@ class Record:
         """Every tensor by its path, such as `params.conv1.weight`."""
         return {path: tensor for name, value in self.contents() for path, tensor in _leaves(name, value)}
 
+    def every_tensor(self) -> Iterator[Tensor]:
+        """The tensors alone, without spelling their paths."""
+        for _, value in self.contents():
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, dict):
+                yield from value.values()
+            elif isinstance(value, Rows):
+                yield value.values
+                yield value.ptr
+
     def layout(self) -> tuple[object, ...]:
         """All of a record but its numbers: records of equal layout have the same shapes and sizes for every client."""
         parts: list[object] = [type(self), self.ids]
         for name, value in self.contents():
             if isinstance(value, Rows):
                 parts.append((name, tuple(value.ptr.tolist()), value.ptr.dtype, value.values.shape, value.values.dtype))
-            elif isinstance(value, Tensor | dict):
-                parts.append((name, tuple((path, tensor.shape, tensor.dtype) for path, tensor in _leaves(name, value))))
+            elif isinstance(value, Tensor):
+                parts.append((name, value.shape, value.dtype))
+            elif isinstance(value, dict):
+                parts.append((name, *[(key, tensor.shape, tensor.dtype) for key, tensor in value.items()]))
             else:
                 parts.append((name, repr(value)))
         return tuple(parts)
@@ -276,6 +289,12 @@ class Model(Message):
 
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+@cache
+def _names_of(kind: type[Record]) -> tuple[str, ...]:
+    """The fields of a kind of record but `ids`."""
+    return tuple(item.name for item in dataclasses.fields(kind)[1:])
 
 
 def _leaves(name: str, value: Value) -> Iterator[tuple[str, Tensor]]:

@@ -46,6 +46,8 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
 
     one_by_one: ClassVar[bool] = False
     """One client at a time and every message through bytes, whatever is asked for."""
+    overwrites: ClassVar[bool] = True
+    """Whether steps may write over what this engine is about to forget."""
 
     @classmethod
     def start(
@@ -103,7 +105,9 @@ class EmbeddedCohort(CohortBase[Shared[S]], Generic[S]):
         rng = Streams.of(shared.task.seed, ids, "ask", shared.asked, device=graph.device)
         message = on_device(_through_bytes(message) if shared.through_bytes else message, graph.device)
         given = chunk.state.select(ids)
-        state, reply = step(Clients(graph, given, rng, shared.task, round), message)
+        # What some clients keep may lie in the memory of everybody's.
+        spent = self.overwrites and given is chunk.state
+        state, reply = step(Clients(graph, given, rng, shared.task, round, spent), message)
         for record in (state, reply):
             _check(record, ids, step.__name__)
         chunk.state = chunk.state.written_over(given, state)
@@ -154,15 +158,15 @@ def _through_bytes(message: M) -> M:
 def _check(record: Record, ids: tuple[str, ...], step: str) -> None:
     if record.ids != ids:
         raise ValueError(f"step {step} was given clients {ids} and answered for {record.ids}")
-    for path, tensor in record.tensors().items():
-        if tensor.requires_grad:
-            raise ValueError(f"step {step} returned {path} with an autograd tape attached; detach it")
+    if any(tensor.requires_grad for tensor in record.every_tensor()):
+        path = next(path for path, tensor in record.tensors().items() if tensor.requires_grad)
+        raise ValueError(f"step {step} returned {path} with an autograd tape attached; detach it")
 
 
 def on_device(message: AnyRecord, device: torch.device) -> AnyRecord:
     """The message, or any record, with its tensors on `device`; itself if they are there already."""
-    tensors = message.tensors()
-    if all(tensor.device == device for tensor in tensors.values()):
+    if all(tensor.device == device for tensor in message.every_tensor()):
         return message
+    tensors = message.tensors()
     scalars = {name: value for name, value in message.contents() if isinstance(value, Scalar)}
     return type(message).from_tensors(message.ids, scalars, {path: t.to(device) for path, t in tensors.items()})

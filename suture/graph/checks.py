@@ -1,6 +1,6 @@
 """A PyG `Data` in, a checked one out, with nothing of the user's dropped or assumed without a note.
 
-A checked graph has float32 features (dense, or `torch.sparse_csr` when less than a quarter of them is non-zero) and a sorted
+A checked graph has float32 features (dense, or `torch.sparse_csr` when less than 40 % of them are non-zero) and a sorted
 int64 `edge_index` without repeated edges and self-loops. docs/own-data.md lists its other attributes:
 
     task        classification (y int64 [N], -1 unlabelled), multi-label or regression (y float32, NaN unlabelled)

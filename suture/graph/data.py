@@ -25,7 +25,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 NODE_NUMBERS = ("node_id", "client", "community")
 """Node-level integers that survive a check: original index, given client, planted community."""
 
-DENSE_FROM = 0.25
+DENSE_FROM = 0.4
 """Share of non-zero features from which a dense layout is smaller and faster than a sparse one."""
 
 LISTS = ("feature_names", "class_names", "node_name", "graphless", "boundary_foreign")

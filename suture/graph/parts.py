@@ -1,4 +1,7 @@
-"""Parts of a batch that are spoken of by themselves: pairs of nodes, and some of its nodes. Legend: P pairs, B nodes."""
+"""Parts of a batch that are spoken of by themselves: pairs of nodes, and some of its nodes.
+
+Legend: P pairs, B nodes, E nodes with a role.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,24 @@ class View:
     def mean_operator(self) -> SparseMatrix:
         """Rows of the graph's mean operator."""
         return self.graph.mean_operator.take_rows(self.nodes)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What is the same in every test of a graph. Shapes: cell [E] of chosen nodes."""
+
+    chosen: slice | Tensor
+    """Nodes with a role; others may have no label, and must not reach a metric."""
+    cell: Tensor
+    """Client and role of each, as 4 * client + role."""
+    losses: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    """(nodes, their labels, their clients) of training and validation."""
+
+    @staticmethod
+    def of(graph: GraphBatch) -> Scored:
+        """The nodes of a graph by their roles."""
+        owner, with_role = graph.segments.client, (graph.role > 0).nonzero().squeeze(1)
+        chosen = slice(None) if with_role.numel() == graph.num_nodes else with_role
+        by_role = (graph.train.nodes, graph.nodes_in(2))
+        losses = tuple((nodes, graph.y[nodes], owner[nodes]) for nodes in by_role)
+        return Scored(chosen, (owner * 4 + graph.role)[chosen], losses)

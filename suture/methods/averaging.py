@@ -120,6 +120,7 @@ def stitching(method: Method[Any, Any]) -> bool:
 
 
 HOW_REPLIES_ARE_USED = frozenset({"round", "local_update", "conclude", "combine"})
+WHO_SEES_MOMENTS = frozenset({"local_update", "train", "informed", "loss_terms", "conclude"})
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
     sums_gradients: ClassVar[bool] = False
     """Whether clients add up the gradients of a round: entries `name.sum` of their moments."""
     stitches: ClassVar[bool] = True
+    spends: ClassVar[bool] = False
+    """Whether no hook looks at moments of before training, so that an engine which forgets them lets it write over them."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -138,6 +141,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
             for promise in ("sums", "shares"):
                 if promise not in vars(cls):
                     setattr(cls, promise, ())
+        if WHO_SEES_MOMENTS & vars(cls).keys() and "spends" not in vars(cls):
+            cls.spends = False
 
     # Hooks of the server
 
@@ -213,6 +218,8 @@ class Averaging(Method[V, S], Generic[V, S, D, U]):
             in_round(local_settings(self.training), clients.round),
             clients.rng,
             self.frozen_names(clients.task),
+            # Moments that came with a message are the server's, too.
+            spent=clients.spent and self.spends and self.training.moments == "own",
         )
         return Trained(params, moments, loss)
 
@@ -315,6 +322,7 @@ class ModelAveraging(Averaging[VS, S, Model, Up], Generic[VS, S]):
     """Models go down, trained models come back, and the server's model is their weighted mean."""
 
     shares: ClassVar[tuple[Shared, ...]] = ("moments", "server")
+    spends: ClassVar[bool] = True
 
     def shared_names(self, task: Task) -> list[str]:
         """Parameters that travel: all of them."""

@@ -95,7 +95,7 @@ def gat(h: Tensor | Features, weight_KFAH: Tensor, source_KAH: Tensor, target_KA
 
 
 def dropout_mask(rng: Streams, p: float, segments: Segments, width: int) -> tuple[Tensor, float]:
-    """(kept [N, width], scale). Probabilities are exact in steps of 1/256; the scale belongs to the rounded one."""
+    """(above 0 for units that stay [N, width], scale). Shares are exact in steps of 1/256, the scale too."""
     kept_of_256 = max(1, round((1 - p) * 256))
     return rng.bytes_below(kept_of_256, segments.ptr, width), 256 / kept_of_256
 
@@ -105,4 +105,4 @@ def dropout(h_NH: Tensor, rng: Streams | None, p: float, segments: Segments) -> 
     if rng is None or p == 0:
         return h_NH
     kept, scale = dropout_mask(rng, p, segments, h_NH.shape[1])
-    return h_NH * kept.to(h_NH.dtype).mul_(scale)
+    return h_NH * (kept > 0).to(h_NH.dtype).mul_(scale)

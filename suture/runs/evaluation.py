@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,16 +95,30 @@ class Selection:
 
     def _improved(self, new: Scores, old: Scores) -> Tensor:
         """Which clients are better off with the new round, bool [K]."""
-        worth_2K = torch.stack([self.metric.sign * one.value[:, VALIDATION] for one in (new, old)])
-        known_2K = torch.stack([one.total[:, VALIDATION] > 0 for one in (new, old)])
-        worth_2K = worth_2K.masked_fill(~known_2K, -torch.inf)
-        loss_2K = torch.stack([one.validation_loss.nan_to_num(torch.inf) for one in (new, old)])
-        better = (worth_2K[0] > worth_2K[1]) | ((worth_2K[0] == worth_2K[1]) & (loss_2K[0] <= loss_2K[1]))
+        now, then = (_Told.of(one, self.metric) for one in (new, old))
+        better = (now.worth > then.worth) | ((now.worth == then.worth) & (now.validation_loss <= then.validation_loss))
         # Of an owner that could not be reached the old scores are repeated; they are not those of its present model. One
         # that tells no scores at all repeats nothing: its last model counts.
-        told = (new.total > 0).any(1)
-        repeated = told & (new.value == old.value).all(1) & (new.loss == old.loss) & (loss_2K[0] == loss_2K[1])
-        return better & ~repeated
+        repeated = (now.total > 0).any(1) & (now.value == then.value).all(1) & (now.loss == then.loss)
+        return torch.from_numpy(better & ~(repeated & (now.validation_loss == then.validation_loss)))
+
+
+class _Told(NamedTuple):
+    """Scores as numpy's arrays, with which a few numbers are compared in a fraction of torch's time."""
+
+    value: np.ndarray
+    total: np.ndarray
+    loss: np.ndarray
+    validation_loss: np.ndarray
+    worth: np.ndarray
+    """Validation scores so that greater is better; what is unknown is worst."""
+
+    @staticmethod
+    def of(scores: Scores, metric: Metric) -> _Told:
+        parts = (scores.value, scores.total, scores.loss, scores.validation_loss)
+        value, total, loss, validation = (part.cpu().numpy() for part in parts)
+        worth = np.where(total[:, VALIDATION] > 0, metric.sign * value[:, VALIDATION], -np.inf)
+        return _Told(value, total, loss, np.nan_to_num(validation, nan=np.inf), worth)
 
 
 def _same(new: Scores, old: Scores) -> bool:

@@ -32,6 +32,7 @@ from suture.testing.world import (
     assert_finite,
     assert_same,
     assert_separable,
+    carried_out,
     ending,
     odd_world,
     run_to_end,
@@ -130,6 +131,19 @@ def resumes_after_any_iteration(kind: Kind, values: Mapping[str, Any]) -> None:
         for phase in iterations[stop:]:
             server = phase.body(server, again)
         assert_same(undisturbed, ending(method, server, again), tolerance=0.0)
+
+
+class _Keeping(EmbeddedCohort[Any]):
+    overwrites = False
+
+
+def what_is_spent_is_not_missed(kind: Kind, values: Mapping[str, Any]) -> None:
+    """An engine that keeps what clients had before a step ends with the same digits as one that lets it be written over."""
+    method, world = small(kind, **values), small_world()
+    graph = world.graph_for(method)
+    cohorts = [engine.start(method, graph, world.task) for engine in (EmbeddedCohort, _Keeping)]
+    endings = [ending(method, carried_out(method, cohort, world.task), cohort) for cohort in cohorts]
+    assert_same(*endings, tolerance=0.0)
 
 
 def links_can_be_predicted(kind: Kind, values: Mapping[str, Any]) -> None:
@@ -287,6 +301,7 @@ PROPERTIES: Mapping[str, Property] = {
         direction_and_weights_are_borne,
         extreme_hyper_parameters_are_borne,
         resumes_after_any_iteration,
+        what_is_spent_is_not_missed,
         links_can_be_predicted,
         messages_are_closed,
         owners_understand_every_message,

@@ -141,12 +141,16 @@ def run_to_end(
 ) -> Ending:
     """All phases, without a runner around them."""
     cohort = EmbeddedCohort.start(method, graph, task, **engine)
-    seen: Any = shown(method, cohort) if shown else cohort
+    return ending(method, carried_out(method, shown(method, cohort) if shown else cohort, task), cohort)
+
+
+def carried_out(method: Method[Any, Any], cohort: Any, task: Task) -> Record:
+    """The server after all phases."""
     server = method.init_server(task)
     for phase in method.plan():
         for _ in range(phase.times):
-            server = phase.body(server, seen)
-    return ending(method, server, cohort)
+            server = phase.body(server, cohort)
+    return server
 
 
 def ending(method: Method[Any, Any], server: Record, cohort: EmbeddedCohort[Any]) -> Ending:

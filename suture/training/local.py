@@ -59,13 +59,14 @@ def train_locally(
     rng: Streams,
     frozen: frozenset[str] = frozenset(),
     epochs: range | None = None,
+    spent: bool = False,
 ) -> tuple[Tree, Moments, Tensor]:
     """`local_epochs` epochs from `start`: (new parameters, new moments, mean loss of the last epoch [K]).
 
-    The arguments are left untouched. Parameters named in `frozen` get no gradient. With `settings.dp_sigma` above zero every
-    step is one of DP-SGD; the objective is then given one example of each client at a time, and whatever else it adds to an
-    example's loss (a proximal term, say) is clipped with it. `epochs` are
-    those of them to run, for a method that does something between two epochs.
+    The arguments are left untouched, except that moments which are `spent` become the new ones. Parameters named in `frozen`
+    get no gradient. With `settings.dp_sigma` above zero every step is one of DP-SGD; the objective is then given one example
+    of each client at a time, and whatever else it adds to an example's loss (a proximal term, say) is clipped with it.
+    `epochs` are those of them to run, for a method that does something between two epochs.
     """
     clients, private = len(graph.ids), settings.dp_sigma > 0
     # Still one copy for all if the server sent everybody the same: the first step then reads less memory.
@@ -73,7 +74,7 @@ def train_locally(
     # Frozen entries are a module's buffers, which a forward pass may overwrite.
     buffers = {name: params[name] for name in frozen}
     params |= {name: value.clone() for name, value in buffers.items()}
-    moments = {name: value.clone() for name, value in moments.items()}
+    moments = {name: value if spent else value.clone() for name, value in moments.items()}
     trained = [name for name in params if name not in frozen]
     loss_sum = torch.zeros(clients, device=graph.device)
     first_step = True

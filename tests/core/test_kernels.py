@@ -150,6 +150,20 @@ class TestSegmentProduct:
         inputs = (normal(9, 4).requires_grad_(), normal(segments.clients, 4, 3, seed=1).requires_grad_())
         assert torch.autograd.gradcheck(lambda x, w: segment_product(x, w, segments), inputs)
 
+    @pytest.mark.parametrize(("wide", "out"), [(4, 20), (20, 3), (20, 20)], ids=["to many", "to few", "many"])
+    @pytest.mark.parametrize("tiled", [False, True])
+    @every_ptr
+    def test_many_and_few_columns(self, ptr: list[int], tiled: bool, wide: int, out: int) -> None:
+        segments = Segments(torch.tensor(ptr))
+        x, weight = normal(9, wide).requires_grad_(), normal(segments.clients, wide, out, seed=1).requires_grad_()
+        used = weight[:1].expand_as(weight) if tiled else weight
+        expected = torch.einsum("nf,nfh->nh", x, rowwise_weight(used, segments))
+        cotangent, got = normal(9, out, seed=2), segment_product(x, used, segments)
+        torch.testing.assert_close(got, expected)
+        ours = torch.autograd.grad((got * cotangent).sum(), (x, weight))
+        for mine, other in zip(ours, torch.autograd.grad((expected * cotangent).sum(), (x, weight)), strict=True):
+            torch.testing.assert_close(mine, other)
+
     @every_ptr
     def test_gradient_of_a_tiled_weight_is_summed_over_clients(self, ptr: list[int]) -> None:
         segments = Segments(torch.tensor(ptr))
@@ -189,10 +203,10 @@ class TestActivate:
     def test_dropout_mask(self, ptr: list[int]) -> None:
         segments = Segments(torch.tensor(ptr))
         bias, h = normal(segments.clients, 4, seed=1).requires_grad_(), normal(9, 4).requires_grad_()
-        kept = torch.rand(9, 4, generator=torch.Generator().manual_seed(2)) < 0.6
+        kept = 0.6 - torch.rand(9, 4, generator=torch.Generator().manual_seed(2))
         out = activate(h.clone(), bias, segments, kept=kept, scale=1 / 0.6)
         assert (out == 0).any() and (out > 0).any()
-        self._compare(out, F.relu(h + bias[segments.client]) * kept / 0.6, h, bias)
+        self._compare(out, F.relu(h + bias[segments.client]) * (kept > 0) / 0.6, h, bias)
 
     @staticmethod
     def _compare(out: Tensor, expected: Tensor, *leaves: Tensor) -> None:
@@ -221,7 +235,7 @@ class TestActivate:
 
     def test_a_mask_without_relu_is_refused_instead_of_ignored(self) -> None:
         with pytest.raises(ValueError, match="after a ReLU only"):
-            activate(normal(2, 2), None, Segments(torch.tensor([0, 2])), relu=False, kept=torch.ones(2, 2).bool())
+            activate(normal(2, 2), None, Segments(torch.tensor([0, 2])), relu=False, kept=torch.ones(2, 2))
 
 
 class TestSegmentSoftmax:

@@ -134,15 +134,23 @@ def test_normal_is_finite_at_both_ends_of_the_uniform_draw(monkeypatch: pytest.M
 @pytest.mark.parametrize("threshold", [1, 64, 128, 255])
 @pytest.mark.parametrize("width", [8, 13])
 def test_bytes_below_has_its_probability(threshold: int, width: int) -> None:
-    mask = Streams.of(5, ["a", "b"]).bytes_below(threshold, ptr_of(5000, 3000), width)
+    mask = Streams.of(5, ["a", "b"]).bytes_below(threshold, ptr_of(5000, 3000), width) > 0
     assert mask.shape == (8000, width)
     p = threshold / 256
     sigma = math.sqrt(p * (1 - p) / mask.shape[0])
     assert (mask.double().mean(0) - p).abs().max() < 5 * sigma
 
 
+@pytest.mark.parametrize("threshold", [1, 128, 255])
+def test_bytes_below_compares_the_bytes_of_the_words(threshold: int) -> None:
+    streams, ptr = Streams.of(5, ["a", "b"]), ptr_of(50, 30)
+    little_endian = b"".join(word.to_bytes(8, "little", signed=True) for word in streams.bits(ptr, 2).flatten().tolist())
+    expected = torch.tensor([byte < threshold for byte in little_endian]).view(80, 16)[:, :13]
+    assert torch.equal(streams.bytes_below(threshold, ptr, 13) > 0, expected)
+
+
 def test_bytes_below_256_is_always_true() -> None:
-    assert Streams.of(5, ["a"]).bytes_below(256, ptr_of(100), 9).all()
+    assert (Streams.of(5, ["a"]).bytes_below(256, ptr_of(100), 9) > 0).all()
 
 
 def test_shuffle_permutes_inside_each_client() -> None:

@@ -72,7 +72,7 @@ class TestValidate:
     def test_stored_zeros_do_not_count(self) -> None:
         stored = csr_from_parts(torch.tensor([0, 2, 4]), torch.tensor([0, 1, 0, 1]), torch.tensor([1.0, 0, 0, 0]), (2, 4))
         checked = validate(Data(x=stored, edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1])))
-        assert checked.x.layout == torch.sparse_csr  # one of eight is below a quarter, four of eight would not be
+        assert checked.x.layout == torch.sparse_csr  # one of eight is below 40 %, four of eight would not be
         assert checked.x.values().tolist() == [1.0]
 
     def test_masks_and_node_numbers_are_kept_other_things_left(self) -> None:

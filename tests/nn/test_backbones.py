@@ -237,7 +237,7 @@ def test_gradients_with_dropout_are_those_of_the_masked_network(kind: str) -> No
     theirs = {n: v[0].clone().requires_grad_() for n, v in params.items()}
     logits = make_backbone(settings, graph.x.width, 3).logits(ours, graph, rng)
     one = graph.client_data(0)
-    hidden = F.relu(pyg_layer(kind, theirs, "layer1", one.x, one.edge_index)) * kept * scale
+    hidden = F.relu(pyg_layer(kind, theirs, "layer1", one.x, one.edge_index)) * (kept > 0) * scale
     rest = {n.replace("layer2", "layer1"): v for n, v in theirs.items() if not n.startswith("layer1")}
     expected = pyg_logits(settings_of(kind, layers=1), rest, hidden, one.edge_index)
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)

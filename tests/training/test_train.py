@@ -379,6 +379,20 @@ def test_the_arguments_are_left_untouched(settings: TrainingSettings) -> None:
         assert not {v.data_ptr() for v in params.values()} & {v.data_ptr() for v in start.values()}
 
 
+@every_schedule
+def test_moments_that_are_spent_become_the_new_ones(settings: TrainingSettings) -> None:
+    graph, backbone = toy_batch(), make_backbone(ModelSettings("sage", hidden=8), FEATURES, CLASSES)
+    start = tile(backbone.init(torch.Generator().manual_seed(1)), 4)
+    endings = []
+    for spent in (False, True):
+        moments, rng = fresh_moments(start, settings), Streams.of(0, IDS)
+        ending = train_locally(graph, start, moments, lambda p, b: b.loss(backbone, p), settings, rng, spent=spent)
+        assert all((new is moments[name]) == spent for name, new in ending[1].items())
+        endings.append(ending[0] | ending[1])
+    kept, written_over = endings
+    assert all(torch.equal(value, written_over[name]) for name, value in kept.items())
+
+
 def test_every_epoch_has_its_own_batches_and_its_own_noise() -> None:
     graph, settings = toy_batch(), TrainingSettings(local_epochs=3, batch_size=4)
     backbone = make_backbone(ModelSettings(hidden=8), FEATURES, CLASSES)

@@ -19,7 +19,7 @@ from torch_geometric.data import Data
 
 from suture.graph.data import csr_from_parts
 
-FORM = "1"
+FORM = "2"
 """Goes up whenever a reader or `validate` would make something else of the same raw files."""
 
 

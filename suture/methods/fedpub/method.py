@@ -155,6 +155,7 @@ class FedPub(Averaging[Federation, Personal, SparseModel, Up]):
     edges_by_layers: ClassVar[bool] = True
     one_model: ClassVar[bool] = False
     shares: ClassVar[tuple[Shared, ...]] = ("moments",)
+    spends: ClassVar[bool] = True
 
     tau: Annotated[NonNegative, Search(1.0, 30.0)] = 3.0
     """How much more alike models count: 0 averages all equally. The paper takes 3 without and 5 with shared nodes."""
