@@ -148,7 +148,15 @@ def in_words(cells: dict[str, Any]) -> str:
     text = f"{len(there)} cells took {sum(each):.0f} minutes of one processor, the longest {max(each):.0f}, "
     text += f"so {sum(each) / 2:.0f} minutes with two. "
     text += f"In {cut} of them an attack was cut. " if cut else "No attack was cut. "
+    if older := _older(cells):
+        text += f"Made by an earlier version, and made anew by the next call: {'; '.join(older)}. "
     return text + (_outstanding(cells, sum(each)) if missing else "No cell is missing.")
+
+
+def _older(cells: dict[str, Any]) -> list[str]:
+    """Cells that were not made with the settings of today."""
+    every = [(dataset, line) for dataset in DATASETS for line in LINES]
+    return [name for one in every if (name := ", ".join(one)) in cells and cells[name].get("set") != settings(*one)]
 
 
 def _outstanding(cells: dict[str, Any], minutes: float) -> str:
