@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--datasets", default=",".join(DATASETS))
     parser.add_argument("--lines", help="separated by ;")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of the processor, for the attacks of one cell")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of the processor, for the attacks of one cell")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cells at the same time")
     parser.add_argument("--anew", action="store_true", help="compute cells again that are there")
     options = parser.parse_args()
