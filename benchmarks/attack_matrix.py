@@ -148,7 +148,15 @@ def in_words(cells: dict[str, Any]) -> str:
     text = f"{len(there)} cells took {sum(each):.0f} minutes of one processor, the longest {max(each):.0f}, "
     text += f"so {sum(each) / 2:.0f} minutes with two. "
     text += f"In {cut} of them an attack was cut. " if cut else "No attack was cut. "
+    if older := _older(cells):
+        text += f"Made by an earlier version, and made anew by the next call: {'; '.join(older)}. "
     return text + (_outstanding(cells, sum(each)) if missing else "No cell is missing.")
+
+
+def _older(cells: dict[str, Any]) -> list[str]:
+    """Cells that were not made with the settings of today."""
+    every = [(dataset, line) for dataset in DATASETS for line in LINES]
+    return [name for one in every if (name := ", ".join(one)) in cells and cells[name].get("set") != settings(*one)]
 
 
 def _outstanding(cells: dict[str, Any], minutes: float) -> str:
@@ -198,7 +206,7 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--datasets", default=",".join(DATASETS))
     parser.add_argument("--lines", help="separated by ;")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of the processor, for the attacks of one cell")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of the processor, for the attacks of one cell")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="cells at the same time")
     parser.add_argument("--anew", action="store_true", help="compute cells again that are there")
     options = parser.parse_args()
