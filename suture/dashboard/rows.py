@@ -26,6 +26,7 @@ from suture.federation.operator.files import JOB, is_followed
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.status import STATUS, Status
 from suture.federation.wire.status import State as Leg
+from suture.report.results import is_reference
 from suture.report.table import headline
 from suture.runs import origin
 from suture.runs.folder import ASSESSMENT, CONFIG, Asked, is_begun, is_comparison, read_asked, read_outcome
@@ -63,8 +64,9 @@ class Result:
     deviation: float | None
     validation: float | None
     seconds: float
-    bytes_up: float
-    bytes_down: float
+    bytes_up: float | None
+    bytes_down: float | None
+    """None: it is given the uncut graph, and sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -292,8 +294,8 @@ def _result(method: str, outcomes: Sequence[Outcome], column: str) -> Result:
         statistics.stdev(scores) if complete and len(scores) > 1 else None,
         statistics.fmean(validation) if validation and len(validation) == len(outcomes) else None,
         _mean([one.seconds for one in outcomes]),
-        _mean([one.bytes_up for one in outcomes]),
-        _mean([one.bytes_down for one in outcomes]),
+        None if is_reference(method) else _mean([one.bytes_up for one in outcomes]),
+        None if is_reference(method) else _mean([one.bytes_down for one in outcomes]),
     )
 
 
