@@ -100,9 +100,8 @@ def listing(root: Path, folders: int) -> tuple[float, float]:
 
 
 def processor_seconds(pid: int) -> float:
-    """That the threads of a process have taken so far."""
-    told = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(text.split()[0]) for text in told) / 1e9
+    """That a process has taken so far, threads that have ended included: its clock, by the number that Linux gives it."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 @dataclass
