@@ -90,7 +90,7 @@ class Row:
     greater_is_better: bool = True
     results: tuple[Result, ...] = ()
     chosen: str | None = None
-    """Whose validation score is best."""
+    """Whose validation score is best; not a reference's, which is given the uncut graph."""
     runs: int = 1
     runs_done: int = 0
     began: float = 0.0
@@ -251,6 +251,7 @@ def _described(row: Row, about: _About, outcomes: Sequence[Outcome]) -> Row:
     of_method = {name: [one for one in outcomes if one.method == name] for name in asked.methods}
     results = tuple(_result(name, of_method[name], headline(settings)) for name in asked.methods)
     known = [one for one in results if one.validation is not None]
+    known = [one for one in known if not is_reference(one.method)] or known
     best = max(known, key=lambda one: (one.validation or 0.0) * (1 if greater else -1), default=None)
     planned = as_table(config.get("partition", {}), "partition").get("clients", 0)
     clients = outcomes[0].clients if outcomes else int(str(planned))
