@@ -8,7 +8,8 @@ by nobody for as many, and so on. Each stretch with viewers is compared with the
 machine has its own moods; and each stretch without with those before and after it, in the same way: what comes out there
 is the noise of this benchmark itself. Medians are told with an interval by ranks, which a few bad seconds do not move.
 The job and the dashboard share one core, which is the worst that can be; the viewers have another, as browsers are on other
-people's machines. Beside it stands the processor time of the dashboard against the job's.
+people's machines. The same is told of processor time: what job and dashboard take together for a round. Where they have the
+core for themselves, that is how long the round lasts; where they do not, it is what is not blurred by the others.
 """
 
 from __future__ import annotations
@@ -99,20 +100,47 @@ def listing(root: Path, folders: int) -> tuple[float, float]:
 
 
 def processor_seconds(pid: int) -> float:
-    """That the threads of a process have taken so far."""
-    told = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(text.split()[0]) for text in told) / 1e9
+    """That a process has taken so far, threads that have ended included: its clock, by the number that Linux gives it."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
-def seconds_a_round(metrics: Path, seconds: float) -> float:
-    """Of a job that is running, over so many seconds; from the end of a round to the end of another."""
-    with metrics.open() as file:
-        file.seek(0, os.SEEK_END)
-        _next_round(file)
-        begun, rounds = time.perf_counter(), 0
-        while (taken := time.perf_counter() - begun) < seconds:
-            rounds += _next_round(file)
-    return taken / rounds
+@dataclass
+class Lived:
+    """What a stretch took: seconds of a round, and of processor time in all, for so many rounds."""
+
+    seconds: float
+    rounds: int
+    dashboard: float
+    job: float
+
+    def into(self, clock: list[float], processor: list[float]) -> Lived:
+        """Written down, by round."""
+        clock.append(self.seconds)
+        processor.append((self.dashboard + self.job) / self.rounds)
+        return self
+
+
+@dataclass
+class Stretch:
+    """So many seconds of a job that is running, from the end of a round to the end of another."""
+
+    metrics: Path
+    seconds: float
+    dashboard: int
+    job: int
+    """Processes."""
+
+    def lived(self) -> Lived:
+        """One of them."""
+        with self.metrics.open() as file:
+            file.seek(0, os.SEEK_END)
+            _next_round(file)
+            before = processor_seconds(self.dashboard), processor_seconds(self.job)
+            begun, rounds = time.perf_counter(), 0
+            while (taken := time.perf_counter() - begun) < self.seconds:
+                rounds += _next_round(file)
+            spent = processor_seconds(self.dashboard) - before[0], processor_seconds(self.job) - before[1]
+        return Lived(taken / rounds, rounds, *spent)
 
 
 def _next_round(file: TextIO) -> int:
@@ -152,12 +180,10 @@ def viewers(address: str, cookie: str, number: int, paths: list[str]) -> Iterato
 
 @dataclass
 class Found:
-    """Seconds of a round: stretches without viewers, and the ones with them between these; processor time of the latter."""
+    """Seconds of a round: stretches without viewers, and the ones with them between these."""
 
     alone: list[float] = field(default_factory=list)
     watched: list[float] = field(default_factory=list)
-    of_dashboard: float = 0.0
-    of_job: float = 0.0
 
     def ratios(self) -> list[float]:
         """Of each stretch with viewers to those beside it."""
@@ -169,12 +195,22 @@ class Found:
         return [2 * one / (before + after) for before, one, after in beside]
 
 
-def measured(root: Path, given: argparse.Namespace) -> Found:
+@dataclass
+class Measured:
+    """Of one job: seconds by the clock, and of processor time; what the dashboard took of the latter with viewers."""
+
+    clock: Found = field(default_factory=Found)
+    processor: Found = field(default_factory=Found)
+    of_dashboard: float = 0.0
+    of_job: float = 0.0
+
+
+def measured(root: Path, given: argparse.Namespace) -> Measured:
     """Of one job, stretch after stretch."""
     cores = sorted(os.sched_getaffinity(0))
     shared, others = {cores[0]}, set(cores[1:]) or {cores[0]}
     os.sched_setaffinity(0, shared)  # what is started from here on stays there
-    found, metrics = Found(), root / "job" / "metrics.jsonl"
+    found, metrics = Measured(), root / "job" / "metrics.jsonl"
     with dashboard(root) as (address, token, pid):
         job = subprocess.Popen(run(root / "job", 10**6), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.sched_setaffinity(0, others)
@@ -186,16 +222,16 @@ def measured(root: Path, given: argparse.Namespace) -> Found:
                 cookie = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
             paths = [f"/api/runs/{rows[0]['id']}/events", "/api/events"]
             with viewers(address, cookie, given.viewers, paths) as those:
-                seconds_a_round(metrics, given.seconds)  # the first ones are slower
-                found.alone.append(seconds_a_round(metrics, given.seconds))
+                stretch = Stretch(metrics, given.seconds, pid, job.pid)
+                stretch.lived()  # the first ones are slower
+                stretch.lived().into(found.clock.alone, found.processor.alone)
                 for _ in range(given.pairs):
                     with those.looking():
-                        before = processor_seconds(pid), processor_seconds(job.pid)
-                        found.watched.append(seconds_a_round(metrics, given.seconds))
-                        found.of_dashboard += processor_seconds(pid) - before[0]
-                        found.of_job += processor_seconds(job.pid) - before[1]
-                    found.alone.append(seconds_a_round(metrics, given.seconds))
-                    print(f"{1000 * found.watched[-1]:.2f} ms a round with viewers: {found.ratios()[-1]:.4f}", flush=True)
+                        watched = stretch.lived().into(found.clock.watched, found.processor.watched)
+                    found.of_dashboard, found.of_job = found.of_dashboard + watched.dashboard, found.of_job + watched.job
+                    stretch.lived().into(found.clock.alone, found.processor.alone)
+                    print(f"{1000 * watched.seconds:.2f} ms a round with viewers: {found.clock.ratios()[-1]:.4f}, ", end="")
+                    print(f"processor time {found.processor.ratios()[-1]:.4f}", flush=True)
         finally:
             job.kill()
             job.wait()
@@ -227,8 +263,9 @@ def main() -> None:
     if given.pairs > 2:
         with tempfile.TemporaryDirectory() as place:
             found = measured(Path(place), given)
-        print(f"with {given.viewers} viewers, against without: {told(found.ratios())}; {len(found.ratios())} stretches")
-        print(f"without, against without: {told(found.noise())}")
+        for name, one in (("seconds", found.clock), ("processor time", found.processor)):
+            print(f"{name} of a round with {given.viewers} viewers, against without: {told(one.ratios())}")
+            print(f"{name} without, against without: {told(one.noise())}; {given.pairs} stretches")
         print(f"processor time of the dashboard: {found.of_dashboard / found.of_job:.4f} of the job's")
 
 

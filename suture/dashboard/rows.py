@@ -26,6 +26,7 @@ from suture.federation.operator.files import JOB, is_followed
 from suture.federation.wire.orders import ORDER, Order
 from suture.federation.wire.status import STATUS, Status
 from suture.federation.wire.status import State as Leg
+from suture.report.results import is_reference
 from suture.report.table import headline
 from suture.runs import origin
 from suture.runs.folder import ASSESSMENT, CONFIG, Asked, is_begun, is_comparison, read_asked, read_outcome
@@ -63,8 +64,9 @@ class Result:
     deviation: float | None
     validation: float | None
     seconds: float
-    bytes_up: float
-    bytes_down: float
+    bytes_up: float | None
+    bytes_down: float | None
+    """None: it is given the uncut graph, and sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Row:
     greater_is_better: bool = True
     results: tuple[Result, ...] = ()
     chosen: str | None = None
-    """Whose validation score is best."""
+    """Whose validation score is best; not a reference's, which is given the uncut graph."""
     runs: int = 1
     runs_done: int = 0
     began: float = 0.0
@@ -249,6 +251,7 @@ def _described(row: Row, about: _About, outcomes: Sequence[Outcome]) -> Row:
     of_method = {name: [one for one in outcomes if one.method == name] for name in asked.methods}
     results = tuple(_result(name, of_method[name], headline(settings)) for name in asked.methods)
     known = [one for one in results if one.validation is not None]
+    known = [one for one in known if not is_reference(one.method)] or known
     best = max(known, key=lambda one: (one.validation or 0.0) * (1 if greater else -1), default=None)
     planned = as_table(config.get("partition", {}), "partition").get("clients", 0)
     clients = outcomes[0].clients if outcomes else int(str(planned))
@@ -292,8 +295,8 @@ def _result(method: str, outcomes: Sequence[Outcome], column: str) -> Result:
         statistics.stdev(scores) if complete and len(scores) > 1 else None,
         statistics.fmean(validation) if validation and len(validation) == len(outcomes) else None,
         _mean([one.seconds for one in outcomes]),
-        _mean([one.bytes_up for one in outcomes]),
-        _mean([one.bytes_down for one in outcomes]),
+        None if is_reference(method) else _mean([one.bytes_up for one in outcomes]),
+        None if is_reference(method) else _mean([one.bytes_down for one in outcomes]),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,68 @@ def test_twenty_viewers_share_one_reader(copied: Path, monkeypatch: pytest.Monke
     seen = asyncio.run(all_of_them())
     assert seen == [[1, 2, 3, 4, 5, 6]] * 20
     assert len(made) == 1
+
+
+@dataclass
+class Costly(live.Reader):
+    """Takes so many seconds of processor time for a look."""
+
+    cost: float
+    looks: int = 0
+    firsts: int = 0
+
+    def first(self) -> live.Event:
+        self.firsts += 1
+        return {}
+
+    def more(self) -> live.Event:
+        until = time.thread_time() + self.cost
+        while time.thread_time() < until:
+            pass
+        self.looks += 1
+        return {"looks": self.looks}
+
+    def at_rest(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("cost", "seldom"), [(0.0, False), (0.02, True)])
+def test_the_dearer_a_look_the_seldomer(monkeypatch: pytest.MonkeyPatch, cost: float, seldom: bool) -> None:
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(live, "SHARE_OF_LOOKING", 0.02)
+    reader = Costly(cost)
+
+    async def view() -> None:
+        async with aclosing(live.Hub().stream("one", lambda: reader)) as events:
+            async for _ in events:
+                pass
+
+    async def a_while() -> None:
+        task = asyncio.create_task(view())
+        await asyncio.sleep(3)
+        task.cancel()
+
+    asyncio.run(a_while())
+    # A look of 20 ms may be had every second; one that costs nothing comes twenty times as often.
+    assert (reader.looks < 8) == seldom and reader.looks > 1
+
+
+def test_who_comes_when_nothing_is_new_gets_what_is_written_already() -> None:
+    reader = Costly(0.0)
+    reader.more = lambda: None  # type: ignore[method-assign,assignment]
+
+    async def come(hub: live.Hub) -> bytes:
+        async with aclosing(hub.stream("one", lambda: reader)) as events:
+            first = await anext(events)
+            while hub.viewers < 20:
+                await asyncio.sleep(0.01)
+            return first
+
+    async def all_of_them() -> list[bytes]:
+        hub = live.Hub()
+        return await asyncio.gather(*(come(hub) for _ in range(20)))
+
+    assert len(set(asyncio.run(all_of_them()))) == 1 and reader.firsts == 1
 
 
 def test_which_runs_a_folder_has(copied: Path) -> None:

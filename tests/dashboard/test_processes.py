@@ -52,6 +52,18 @@ def test_a_mistake_is_told_as_the_command_line_tells_it(
     assert sentence_of(str(told.value)) == sentence_of(capsys.readouterr().err)
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such policy")
+def test_the_dashboard_gives_way_and_what_it_starts_does_not() -> None:
+    code = (
+        "import os, subprocess, sys; from suture.dashboard import processes; processes.give_way();"
+        "one = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE);"
+        "before = os.sched_getscheduler(one.pid);"
+        "processes._as_usual(one.pid); print(os.sched_getscheduler(0), before, os.sched_getscheduler(one.pid)); one.kill()"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert list(map(int, told)) == [os.SCHED_BATCH, os.SCHED_BATCH, os.SCHED_OTHER]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

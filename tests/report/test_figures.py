@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,7 +16,7 @@ import pytest
 from suture.methods import METHODS
 from suture.report import drawing, theme
 from suture.report.figures.layout import placed
-from suture.report.records import Gathered
+from suture.report.records import Curve, Gathered, Sketch
 from suture.report.report import FIGURES
 
 SHOWN = [name for name in FIGURES if name not in ("learned", "server-graph")]
@@ -59,6 +60,54 @@ def test_bands_are_one_deviation_over_seeds(comparison: Path, gathered: Gathered
     assert len(rows) == 1 and (rows[0]["mean"], rows[0]["low"], rows[0]["high"]) == pytest.approx(
         (mean, mean - spread, mean + spread)
     )
+
+
+def test_the_vertical_axis_says_what_is_chosen(gathered: Gathered) -> None:
+    figure = FIGURES["reported"](gathered)
+    assert figure is not None
+    for what in figure.controls[0].values:
+        assert drawing.whole(figure, start={"what": what})["encoding"]["y"]["title"] == what
+    assert drawing.whole(figure)["encoding"]["y"]["title"] == figure.controls[0].values[0]
+
+
+def test_links_are_scored_on_links(gathered: Gathered) -> None:
+    runs = tuple(replace(run, settings={**run.settings, "": {"task": '"link"'}}) for run in gathered.runs)
+    figure = FIGURES["curves"](replace(gathered, runs=runs))
+    assert figure is not None and figure.controls[0].values == ("validation links", "test links", "training links")
+
+
+def _points(svg: bytes) -> int:
+    """That are drawn in the figure itself; those of a legend have another role."""
+    groups = (one for one in ElementTree.fromstring(svg.decode()).iter() if "mark-symbol role-mark" in one.get("class", ""))
+    return sum(map(len, groups))
+
+
+@pytest.mark.parametrize("name", ["curves", "clients", "agreement", "traffic"])
+def test_a_round_alone_is_seen(gathered: Gathered, name: str) -> None:
+    """A line through one point is none."""
+    runs = tuple(
+        replace(
+            run,
+            curve=Curve(*(getattr(run.curve, field.name)[:1] for field in fields(Curve))),
+            iterations=replace(run.iterations, up=run.iterations.up[:1], down=run.iterations.down[:1]),
+            kept=replace(run.kept, similarity=dict(list(run.kept.similarity.items())[:1])),
+        )
+        for run in gathered.runs
+    )
+    figure = FIGURES[name](replace(gathered, runs=runs))
+    assert figure is not None and _points(drawing.picture(drawing.whole(figure), "svg")) > 0
+
+
+def test_a_cut_that_loses_no_link_says_so(gathered: Gathered) -> None:
+    def unharmed(sketch: Sketch) -> Sketch:
+        return replace(sketch, lost=tuple(tuple(0 for _ in row) for row in sketch.lost), lost_links=0)
+
+    runs = tuple(replace(run, sketch=unharmed(run.sketch) if run.sketch else None) for run in gathered.runs)
+    whole = replace(gathered, runs=runs)
+    graph, between, agreement = (FIGURES[name](whole) for name in ("graph", "between", "agreement"))
+    assert graph is not None and "none of them between owners" in graph.caption
+    assert between is not None and between.controls[0].values == ("distance of mean features (1 - cosine)",)
+    assert agreement is not None and "links lost" not in drawing.picture(drawing.whole(agreement), "svg").decode()
 
 
 def test_confusions_are_summed_over_seeds(comparison: Path, gathered: Gathered) -> None:

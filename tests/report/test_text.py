@@ -32,6 +32,13 @@ def test_percent() -> None:
     assert score_spread((0.8, 0.0), several=False) == "80.00"
 
 
+def test_a_deviation_has_the_digits_of_its_mean() -> None:
+    told = [(0.5421, 0.1074), (104.62, 3.14), (1595.7, 53.323), (123456.7, 8.9)]
+    shown = ["0.542 ±0.107", "104.6 ±3.1", "1596 ±53", "123457 ±9"]
+    assert [score_spread(one, several=True, share=False) for one in told] == shown
+    assert score_spread((1595.7, math.nan), several=True, share=False) == "1596 ±–"
+
+
 def test_plurals() -> None:
     assert count(1, "client") == "1 client" and count(2, "client") == "2 clients"
     assert listed("seed", [0]) == "seed 0" and listed("seed", [0, 1]) == "seeds 0, 1"

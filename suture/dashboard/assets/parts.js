@@ -88,7 +88,7 @@ export function complain(error) {
 export const sentence = (text) => (text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "");
 
 const three = (value) => value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0);
-export const digits = (value) => (value < 1000 ? value.toPrecision(3) : value.toFixed(0));
+export const digits = (value) => (value === null ? "–" : three(value));
 export function bytes(count) {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (count >= size) return `${three(count / size)} ${unit}`;
   return `${Math.round(count)} B`;
@@ -110,12 +110,14 @@ export function when(seconds) {
 }
 export function score(value, share, digits = 2) {
   if (value === null || value === undefined) return "–";
-  return share ? (100 * value).toFixed(digits) : Math.abs(value) < 100 ? value.toFixed(digits + 1) : value.toPrecision(4);
+  return share ? (100 * value).toFixed(digits) : value.toFixed(behind(value, digits));
 }
+const behind = (value, digits = 2) => (Math.abs(value) < 100 ? digits + 1 : Math.abs(value) < 1000 ? 1 : 0);
 export function spread(result, share) {
   if (result.mean === null) return "–";
   const mean = score(result.mean, share);
-  return result.deviation === null ? mean : `${mean} ±${score(result.deviation, share)}`;
+  if (result.deviation === null) return mean;
+  return `${mean} ±${share ? score(result.deviation, share) : result.deviation.toFixed(behind(result.mean))}`;
 }
 export const count = (number, thing) => `${number} ${thing}${number === 1 ? "" : "s"}`;
 export const some = (names, most = 3) =>

@@ -23,11 +23,13 @@ function resultsTable(rows) {
           {},
           several ? el("td", {}, row.name) : null,
           el("th", { scope: "row" }, one.method),
-          [`${one.seeds} of ${row.seeds.length}`, spread(one, row.share), one.validation === null ? "–" : spread({ mean: one.validation, deviation: null }, row.share), digits(one.bytes_up / 1e6), digits(one.bytes_down / 1e6), digits(one.seconds)].map((text) => el("td", { class: "number" }, text)),
+          [`${one.seeds} of ${row.seeds.length}`, spread(one, row.share), one.validation === null ? "–" : spread({ mean: one.validation, deviation: null }, row.share), digits(megabytes(one.bytes_up)), digits(megabytes(one.bytes_down)), digits(one.seconds)].map((text) => el("td", { class: "number" }, text)),
         ))),
     ),
   );
 }
+
+const megabytes = (count) => (count === null ? null : count / 1e6);
 
 export async function run(main, id, signal) {
   const told = await ask(`/api/runs/${id}`);
@@ -39,6 +41,7 @@ export async function run(main, id, signal) {
   const facts = el("dl", { class: "facts" });
   const buttons = el("div", { class: "buttons" });
   const results = el("div", {});
+  const measured = el("div", {}, el("h2", {}, "Curves"), curves.element, el("h2", {}, "Results"), results);
   const owners = el("div", {});
   const audited = el("div", {});
   let happened = "";
@@ -52,10 +55,7 @@ export async function run(main, id, signal) {
     state,
     buttons,
     facts,
-    el("h2", {}, "Curves"),
-    curves.element,
-    el("h2", {}, "Results"),
-    results,
+    measured,
     owners,
     audited,
     logged,
@@ -117,6 +117,7 @@ export async function run(main, id, signal) {
       fact("Size", bytes(row.size)),
     );
     results.replaceChildren(resultsTable([row]));
+    facts.hidden = measured.hidden = row.standing === "damaged"; // of such a folder nothing is known
     owners.replaceChildren(...federation(row));
     logged.hidden = !log.textContent;
   }

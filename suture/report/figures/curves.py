@@ -114,6 +114,7 @@ def by_client(gathered: Gathered) -> Figure | None:
     if not rows:
         return None
     names = list(dict.fromkeys(row[1] for row in rows))
+    legend = {"title": None, "symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2.5, "symbolSize": 300}
     spec = spec_of(
         "clients",
         mark={"type": "line", "strokeWidth": 1.5, "opacity": 0.85, "point": dotted(len({row[2] for row in rows}))},
@@ -121,7 +122,7 @@ def by_client(gathered: Gathered) -> Figure | None:
         encoding={
             "x": quantity("round", "round", axis={"tickMinStep": 1}, scale={"nice": False, "zero": False}),
             "y": quantity("value", gathered.score, scale={"zero": False}),
-            "color": {"field": "client", "type": "nominal", "legend": {"title": None}, "scale": owner_scale(names)},
+            "color": {"field": "client", "type": "nominal", "legend": legend, "scale": owner_scale(names)},
             "opacity": {"condition": {"param": "at", "empty": True, "value": 0.9}, "value": 0.15},
             "tooltip": tips(client="client", round="round", value="score|.2f"),
         },

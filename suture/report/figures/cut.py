@@ -188,7 +188,7 @@ def between(gathered: Gathered) -> Figure | None:
     return Figure(
         "between",
         "Between owners",
-        "; ".join(told_of[what] for what in there) + ".",
+        " ".join(f"{told_of[what]}." for what in there),
         f"A square of {count(len(owners), 'owner')} by as many, darker where more is lost, or more differs.",
         spec_of("between", square(len(owners)), layer=layers),
         {"between": columns("cut what one other value", rows)},
