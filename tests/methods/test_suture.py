@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import World, beginning, small, small_world
+from harness import World, assert_separable, beginning, small, small_world
 from numpy.testing import assert_allclose
 
 from suture.core.message import Nothing
@@ -242,3 +242,11 @@ def test_a_settled_expert_is_trained_and_sent_no_more() -> None:
     for name, value in after.params.items():
         if name.startswith("common.mlp."):
             assert torch.equal(started[name], value.expand_as(started[name])), "who comes late hears the common one"
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_settling_is_separable(participation: float) -> None:
+    settling = small(
+        Suture, beside=("mlp",), rank=0, patience=1, least=0.9, training={"rounds": 4, "participation": participation}
+    )
+    assert_separable(settling, small_world())
