@@ -39,7 +39,7 @@ def lines(path: Path) -> list[dict[str, object]]:
             {"count", "multiply", "relate", "learn"},
         ),
         ("suture", ("suture.rank=8",), {"relate", "local_update", "known_links", "stitch_offer", "stitch_hear"}),
-        ("suture", ("suture.rank=8", "suture.patience=1", "suture.least=0.9", "rounds=4"), {"local_update"}),
+        ("suture", ("suture.rank=8", "suture.patience=1", "training.lr=0.3", "rounds=5"), {"local_update"}),
     ],
 )
 def test_between_processes_as_in_one(method: str, more: tuple[str, ...], steps: set[str], tmp_path: Path) -> None:
