@@ -228,9 +228,9 @@ class Suture(FedGram):
 
     def combine(self, server: GramServer, handed: Model, up: Up, cohort: Cohort) -> GramServer:
         """Line 4."""
-        assert isinstance(server, Experts)
         told, sent = split(up.params, (VALIDATED,))
         after = super().combine(server, handed, replace(up, params=sent), cohort)
+        assert isinstance(after, Experts)
         after = replace(after, params=server.params | after.params)
         after = settled(after, told[VALIDATED], up.weight, self.patience)
         cohort.report(trained=float(after.params[GOING][0, :-1].sum()))
