@@ -208,7 +208,7 @@ class AdaFgl(ModelAveraging[Server, Adapted]):
         for j in reversed(range(self.hops)):
             h = known.propagated(h) + x.times(own[f"hop{j}"])
         hidden = self.hidden(h, own["hop.bias"], segments, rng and rng.fork("smoothed"))
-        parts = hidden.split(self.model.hidden, 1)
+        parts = torch.split(hidden, self.model.hidden, 1)
         said = {name: self.last(name, part, own, segments) for name, part in zip(SMOOTHED, parts, strict=True)}
         alone = self.hidden(x.times(own[f"{ALONE}1.weight"]), own[f"{ALONE}1.bias"], segments, rng and rng.fork(ALONE))
         return said | {"heard": with_messages(said["heard"], segments), ALONE: self.last(ALONE, alone, own, segments)}
@@ -273,7 +273,7 @@ class Knowledge:
 def sums_of_products(a_NC: Tensor, b_NH: Tensor, segments: Segments) -> Tensor:
     """Sum over each client's nodes of a_i b_i^T, [K, C, H]."""
     sizes: list[int] = segments.ptr.diff().tolist()
-    return torch.stack([a.T @ b for a, b in zip(a_NC.split(sizes), b_NH.split(sizes), strict=True)])
+    return torch.stack([a.T @ b for a, b in zip(torch.split(a_NC, sizes), torch.split(b_NH, sizes), strict=True)])
 
 
 def with_messages(h_NC: Tensor, segments: Segments) -> Tensor:

@@ -32,6 +32,7 @@ with predict_by=classifier. DP-SGD is refused, as nodes are compared with each o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -280,7 +281,8 @@ def candidates(graph: GraphBatch, z_NH: Tensor, near: int) -> Rows:
 
 def flat(pairs: Rows, segments: Segments) -> Tensor:
     """Pairs of places as flat positions, [2, M]."""
-    return (pairs.values + segments.ptr[Segments(pairs.ptr).client].unsqueeze(1)).T
+    ends_M2: Tensor = pairs.values + segments.ptr[Segments(pairs.ptr).client].unsqueeze(1)
+    return ends_M2.T
 
 
 def is_link(graph: GraphBatch, ends_2M: Tensor) -> Tensor:
@@ -292,7 +294,8 @@ def is_link(graph: GraphBatch, ends_2M: Tensor) -> Tensor:
 
 def likeness(z_NH: Tensor, ends_2M: Tensor) -> Tensor:
     """<z_i, z_j> / sqrt(H), [M]."""
-    return (z_NH[ends_2M[0]] * z_NH[ends_2M[1]]).sum(1) / z_NH.shape[1] ** 0.5
+    products: Tensor = (z_NH[ends_2M[0]] * z_NH[ends_2M[1]]).sum(1)
+    return products / math.sqrt(z_NH.shape[1])
 
 
 def links_loss(graph: GraphBatch, z_NH: Tensor, ends_2M: Tensor, rng: Streams) -> Tensor:
@@ -362,4 +365,5 @@ def _first_neighbours(points_PH: Tensor) -> Tensor:
         if torch.equal(least, group):
             break
         group = least
-    return torch.unique(group, return_inverse=True)[1]
+    numbered: Tensor = torch.unique(group, return_inverse=True)[1]
+    return numbered

@@ -31,12 +31,15 @@ def lines(path: Path) -> list[dict[str, object]]:
         ("fedgcn", ("fedgcn.fewest=1", "training.moments=server"), {"post_sums", "post_around"}),
         ("fedtad", ("fedtad.distil_epochs=1", "fedtad.pseudo_nodes=12"), {"tell_reliability", "local_update"}),
         ("fedgta", (), {"local_update"}),
+        ("adafgl", ("adafgl.adapt_epochs=2",), {"local_update", "take_knowledge", "adapt_locally"}),
+        ("fggp", (), {"local_update", "tell_prototypes", "take_prototypes"}),
         (
             "fedgram",
             ("fedgram.rank=8", "fedgram.sure=0.3", "training.moments=averaged"),
             {"count", "multiply", "relate", "learn"},
         ),
         ("suture", ("suture.rank=8",), {"relate", "local_update", "known_links", "stitch_offer", "stitch_hear"}),
+        ("suture", ("suture.rank=8", "suture.patience=1", "training.lr=0.3", "rounds=5"), {"local_update"}),
     ],
 )
 def test_between_processes_as_in_one(method: str, more: tuple[str, ...], steps: set[str], tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_the_alignment_class_by_class() -> None:
     for k in range(len(GRAPH.ids)):
         inside = (GRAPH.segments.client == k).numpy()
         there = sorted(set(label.numpy()[inside].tolist()))
-        p, q = ({}, {})
+        p: dict[int, np.ndarray] = {}
+        q: dict[int, np.ndarray] = {}
         for found, seed in ((p, 0), (q, 1)):
             for c in there:
                 mine = inside & (label.numpy() == c)

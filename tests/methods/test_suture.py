@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import World, beginning, small, small_world
+from harness import World, assert_separable, beginning, small, small_world
 from numpy.testing import assert_allclose
 
 from suture.core.message import Nothing
@@ -193,26 +193,24 @@ def test_an_own_model_without_training_nodes_has_nothing_to_say() -> None:
     assert_allclose(model.params[MIXTURE][1].numpy(), (1 - FLOOR) * common + FLOOR / common.size, atol=1e-6)
 
 
-def heard(likely: list[float], mixture: list[float], server: Any, patience: int, least: float) -> Any:
-    """The server after a round in which two owners, one of them without validation nodes, told this."""
-    server = dataclasses.replace(server, params=server.params | {MIXTURE: torch.tensor([mixture])})
-    told = torch.tensor([[*likely, 1.0], [0.0] * (len(likely) + 1)])
-    return settled(server, told, torch.tensor([3.0, 1.0]), patience, least)
-
-
-def test_experts_settle_when_they_no_longer_get_better_or_are_not_heard() -> None:
+def test_experts_settle_when_they_no_longer_get_better() -> None:
     method: Any = small(Suture, beside=("mlp",), rank=0, seams=0)
     server = method.init_server(small_world().task)
-    going = []
+    going, weight = [], torch.tensor([3.0, 1.0])
     for likely in ([-3.0, -2.0, -5.0], [-2.0, -2.5, -6.0], [-1.0, -2.1, -7.0], [-0.5, -1.0, -8.0]):
-        server = heard(likely, [0.5, 0.4, 0.1], server, patience=2, least=0.2)
+        told = torch.tensor([[*likely, 1.0], [0.0] * 4])  # the second owner has no validation nodes
+        server = settled(server, told, weight, 2)
         going.append(server.params[GOING][0].tolist())
     # The second common expert was best in the first round: it settles after the third, and stays so. The own one never does.
     assert going == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1], [1, 0, 1, 1]]
     assert_allclose(server.best[0].numpy(), [-0.5, -1.0, -5.0])
-    late = heard([-0.1, -0.1, -0.1], [0.1, 0.1, 0.8], dataclasses.replace(server, rounds=3), patience=2, least=0.2)
-    assert late.params[GOING][0].tolist() == [0, 0, 1, 1], "with too little to say, from twice `patience` rounds on"
-    assert heard([-0.1] * 3, [0.1, 0.1, 0.8], server, 0, 0.2).params[GOING][0].tolist() == [1, 0, 1, 1]
+    worse = torch.tensor([[-9.0, -9.0, -9.0, 1.0]])
+    for _ in range(3):
+        server, endless = settled(server, worse, weight[:1], 2), settled(server, worse, weight[:1], 0)
+    assert server.params[GOING][0].tolist() == [0, 0, 1, 1]
+    assert endless.params[GOING][0].tolist() == [0, 0, 1, 1], "with patience 0 nothing changes"
+    nobody = settled(method.init_server(small_world().task), torch.zeros(2, 4), weight, 1)
+    assert nobody.params[GOING][0].tolist() == [1, 1, 1, 1], "without validation nodes nobody can tell"
 
 
 def test_a_settled_expert_is_trained_and_sent_no_more() -> None:
@@ -242,3 +240,12 @@ def test_a_settled_expert_is_trained_and_sent_no_more() -> None:
     for name, value in after.params.items():
         if name.startswith("common.mlp."):
             assert torch.equal(started[name], value.expand_as(started[name])), "who comes late hears the common one"
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_settling_is_separable(participation: float) -> None:
+    settling = small(
+        Suture, beside=("mlp",), rank=0, patience=1, training={"rounds": 5, "lr": 0.5, "participation": participation}
+    )
+    end: Any = assert_separable(settling, small_world())
+    assert float(end.server.params[GOING][0, :2].sum()) < 2, "somebody must have settled for this test to say something"

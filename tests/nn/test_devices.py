@@ -17,7 +17,20 @@ from suture.testing.world import run_to_end, small, small_world
 QUICK = ("local", "fedavg", "fedprox", "scaffold", "fedsage", "fedproto", "fedgta", "fedgls")
 OTHERS = (
     *("global", "fedper", "ditto", "moon", "fedala", "fedsage_plus", "locsage", "locsage_plus", "globsage", "fedgnn"),
-    *("fedtad", "fgssl", "fedgraph", "fedgsl", "fedgram", "fed_mlp", "fed_gnnmlp", "local_gnnk", "fed_gnnk", "fed_gnn"),
+    *(
+        "adafgl",
+        "fggp",
+        "fedtad",
+        "fgssl",
+        "fedgraph",
+        "fedgsl",
+        "fedgram",
+        "fed_mlp",
+        "fed_gnnmlp",
+        "local_gnnk",
+        "fed_gnnk",
+        "fed_gnn",
+    ),
 )
 """Left out: fedpub, gcfl, gcfl_plus, feddep, fedgcn and fedggr, which make tables on no named device; untested on a GPU."""
 

@@ -17,8 +17,8 @@ they are few, everybody's. The experts e = 1..E:
              s_ke = mean_v a_bar_e q_ve / sum_f a_bar_f q_vf,     q_ve = p_e(y_v | v),    and l_ke = mean_v log q_ve
       4  server: w_e <- sum_k (n_k / n) w_ke, the moments alike (suture.training.shared),
                  a_bar <- sum_k (n_k / n) s_k, one step of EM for everybody
-         a common expert whose l_e no longer grows, or that hardly anybody hears, settles: it is trained no more, and w_e
-         alone is handed out (suture.methods.suture.settling)
+         a common expert whose l_e no longer grows settles: it is trained no more, and w_e alone is handed out
+         (suture.methods.suture.settling)
     owner k predicts p(y | v) = sum_e a_ke p_e(y | v), with a_k by EM on its own validation nodes, as if `doubt` more of
     them were explained as a_bar says (suture.methods.suture.mixture)
       5  where owners know the far ends of lost links: `seams` steps of stitching (suture.methods.stitching)
@@ -70,7 +70,7 @@ from suture.methods.suture.settling import (
     settled,
 )
 from suture.nn.backbones import Backbone, make_backbone
-from suture.settings import NonNegative, Share, Whole
+from suture.settings import NonNegative, Whole
 from suture.training.batches import Batch
 
 SET, GRAM = "set", "gram"
@@ -99,8 +99,6 @@ class Suture(FedGram):
     """For how many validation nodes of an owner everybody's weights of the experts count."""
     patience: Whole = 10
     """After how many rounds without a likelier validation node an expert is trained no more; 0: all are to the end."""
-    least: Share = 0.03
-    """An expert with less to say than this is trained no more, from twice as many rounds on."""
     seams: Whole = 2
     """Steps of stitching where owners know the far ends of lost links; training.stitch, if it is set, says how many."""
     stages: Whole = 0
@@ -234,11 +232,11 @@ class Suture(FedGram):
 
     def combine(self, server: GramServer, handed: Model, up: Up, cohort: Cohort) -> GramServer:
         """Line 4."""
-        assert isinstance(server, Experts)
         told, sent = split(up.params, (VALIDATED,))
         after = super().combine(server, handed, replace(up, params=sent), cohort)
+        assert isinstance(after, Experts)
         after = replace(after, params=server.params | after.params)
-        after = settled(after, told[VALIDATED], up.weight, self.patience, self.least)
+        after = settled(after, told[VALIDATED], up.weight, self.patience)
         cohort.report(trained=float(after.params[GOING][0, :-1].sum()))
         return after
 

@@ -1,7 +1,7 @@
 """When an expert has learnt what it can: it is then trained and sent no more, and goes on speaking as it is.
 
     l_e  mean over owners of the mean log-likelihood of their validation examples, weighted as models are
-    an expert settles after `patience` rounds without a better l_e, and after 2 `patience` rounds if a_bar_e < `least`
+    a common expert settles after `patience` rounds without a better l_e
 
 Legend: K clients, E experts, of which owners' own come last.
 """
@@ -32,11 +32,10 @@ BESIDE_EXPERTS = frozenset({MIXTURE, GOING, VALIDATED})
 
 @dataclass(frozen=True)
 class Experts(GramServer):
-    """What the server keeps: also the best l_e so far and how many rounds ago that was, [1, E]; and all rounds."""
+    """What the server keeps: also the best l_e so far, and how many rounds ago that was, [1, E]."""
 
     best: Tensor
     since: Tensor
-    rounds: int = 0
 
 
 def prefixes(names: Iterable[str]) -> list[str]:
@@ -51,19 +50,16 @@ def idle(names: Iterable[str], going_KE: Tensor) -> tuple[str, ...]:
     return tuple(prefix for prefix, flag in zip(prefixes(names), flags, strict=False) if flag == 0)
 
 
-def settled(server: Experts, told_KE: Tensor, weight_K: Tensor, patience: int, least: float) -> Experts:
+def settled(server: Experts, told_KE: Tensor, weight_K: Tensor, patience: int) -> Experts:
     """The server, when it has heard how likely everybody's validation examples are in this round."""
     told = mean({VALIDATED: told_KE}, weight_K)[VALIDATED]
-    server, experts = replace(server, rounds=server.rounds + 1), told.shape[1] - 1
+    experts = told.shape[1] - 1
     if experts < 2 or patience == 0 or float(told[0, -1]) == 0:
         return server
-    going, best, since, a_bar = (
-        value.to(told.device) for value in (server.params[GOING], server.best, server.since, server.params[MIXTURE])
-    )
+    going, best, since = (value.to(told.device) for value in (server.params[GOING], server.best, server.since))
     now = told[:, :-1] / told[:, -1:]
     since = torch.where(now > best, 0, since + 1)
-    unheard = (a_bar < least) & (server.rounds >= 2 * patience)
     common = torch.arange(experts, device=told.device) < len(prefixes(server.params))
-    left = going[:, :-1] * ~(((since >= patience) | unheard) & common)
+    left = going[:, :-1] * ~((since >= patience) & common)
     params = server.params | {GOING: torch.cat([left, going[:, -1:]], 1)}
     return replace(server, params=params, best=torch.maximum(now, best), since=since)
