@@ -194,16 +194,15 @@ def test_who_comes_when_nothing_is_new_gets_what_is_written_already() -> None:
     reader = Costly(0.0)
     reader.more = lambda: None  # type: ignore[method-assign,assignment]
 
-    async def come(hub: live.Hub) -> bytes:
+    async def come(hub: live.Hub, everybody: asyncio.Barrier) -> bytes:
         async with aclosing(hub.stream("one", lambda: reader)) as events:
             first = await anext(events)
-            while hub.viewers < 20:
-                await asyncio.sleep(0.01)
+            await everybody.wait()
             return first
 
     async def all_of_them() -> list[bytes]:
-        hub = live.Hub()
-        return await asyncio.gather(*(come(hub) for _ in range(20)))
+        hub, everybody = live.Hub(), asyncio.Barrier(20)
+        return await asyncio.gather(*(come(hub, everybody) for _ in range(20)))
 
     assert len(set(asyncio.run(all_of_them()))) == 1 and reader.firsts == 1
 
