@@ -47,9 +47,9 @@ from torch import Tensor
 from suture.core.kernels import pointers
 from suture.core.message import Message, Model, Nothing, Rows
 from suture.core.streams import generator
-from suture.core.tree import Tree, column, prefixed, split, under
+from suture.core.tree import Tree, column, prefixed, under
 from suture.graph.batch import GraphBatch, View
-from suture.method import Clients, Cohort, Method, Shared, Task, step_if
+from suture.method import Clients, Cohort, Method, Shared, Task, step, step_if
 from suture.methods.averaging import Trained, Up, stitching
 from suture.methods.fedgram.gram import BASIS
 from suture.methods.fedgram.messages import Described, GramServer
@@ -64,8 +64,8 @@ from suture.methods.suture.settling import (
     GOING,
     MIXTURE,
     OWN,
-    VALIDATED,
     Experts,
+    Validated,
     idle,
     settled,
 )
@@ -218,7 +218,13 @@ class Suture(FedGram):
             return graph
         return graph.once("described", gram[BASIS], lambda: self.described(graph, gram))
 
-    def conclude(self, clients: Clients[Described], down: Model, trained: Trained) -> tuple[Described, Up]:
+    @step
+    def local_update(self, clients: Clients[Described], down: Model) -> tuple[Described, Validated]:
+        """Lines 2 and 3."""
+        clients = replace(clients, state=self.informed(clients, down))
+        return self.conclude(clients, down, self.train(clients, self.received(clients, down)))
+
+    def conclude(self, clients: Clients[Described], down: Model, trained: Trained) -> tuple[Described, Validated]:
         """Line 3; the loss that is told is the mean of the experts that were trained."""
         prior, at_rest = trained.params[MIXTURE], idle(down.params, down.params[GOING])
         trained = replace(trained, loss=trained.loss / max(1, prior.shape[1] - len(at_rest)))
@@ -227,16 +233,16 @@ class Suture(FedGram):
         known = state.params | prefixed(GRAM_OF, state.gram)
         with torch.no_grad():
             judged = Judged.of(clients.graph, self.said(clients.graph, known, clients.task))
-        said = {MIXTURE: judged.shares(self.prior(clients, prior)).float(), VALIDATED: judged.validated().float()}
-        return state, replace(up, params=up.params | said)
+        shares = judged.shares(self.prior(clients, prior)).float()
+        told = vars(up) | {"params": up.params | {MIXTURE: shares}}
+        return state, Validated(**told, validated=judged.validated().float())
 
     def combine(self, server: GramServer, handed: Model, up: Up, cohort: Cohort) -> GramServer:
         """Line 4."""
-        told, sent = split(up.params, (VALIDATED,))
-        after = super().combine(server, handed, replace(up, params=sent), cohort)
-        assert isinstance(after, Experts)
+        after = super().combine(server, handed, up, cohort)
+        assert isinstance(after, Experts) and isinstance(up, Validated)
         after = replace(after, params=server.params | after.params)
-        after = settled(after, told[VALIDATED], up.weight, self.patience)
+        after = settled(after, up.validated, up.weight, self.patience)
         cohort.report(trained=float(after.params[GOING][0, :-1].sum()))
         return after
 

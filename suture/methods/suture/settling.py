@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from suture.core.message import Kind
 from suture.core.tree import mean
+from suture.methods.averaging import Up
 from suture.methods.fedgram.messages import GramServer
 
 COMMON, OWN = "common.", "own."
@@ -23,11 +26,19 @@ MIXTURE = "mixture"
 """Among parameters: what each expert has to say, [K, E]; a_bar on its way, a_k in a model that predicts."""
 GOING = "going"
 """Among parameters on their way down: which experts are still trained; and 1, 0 for whoever was never told, [K, E + 1]."""
-VALIDATED = "validated"
-"""Among parameters on their way up: l_ke; and 1, all of it 0 for an owner without validation examples, [K, E + 1]."""
 BEFORE = -1e9
 """Below every l_e."""
-BESIDE_EXPERTS = frozenset({MIXTURE, GOING, VALIDATED})
+BESIDE_EXPERTS = frozenset({MIXTURE, GOING})
+
+
+@dataclass(frozen=True)
+class Validated(Up):
+    """Client to server: also l_ke; and 1, all of it 0 for an owner without validation examples, [K, E + 1].
+
+    A policy that keeps losses at home makes it 0 too: nobody settles by what that owner says.
+    """
+
+    validated: Annotated[Tensor, Kind.LOSSES]
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ def idle(names: Iterable[str], going_KE: Tensor) -> tuple[str, ...]:
 
 def settled(server: Experts, told_KE: Tensor, weight_K: Tensor, patience: int) -> Experts:
     """The server, when it has heard how likely everybody's validation examples are in this round."""
-    told = mean({VALIDATED: told_KE}, weight_K)[VALIDATED]
+    told = mean({"told": told_KE}, weight_K)["told"]
     experts = told.shape[1] - 1
     if experts < 2 or patience == 0 or float(told[0, -1]) == 0:
         return server
