@@ -132,10 +132,11 @@ def unavoidable(prepared: Prepared, method: FedAvg) -> tuple[float, float]:
     first = graph.x.nonzeros * hidden + edges * hidden
     if graph.gcn_input is not None:
         first = graph.gcn_input.nonzeros * hidden
-    hidden_product = graph.num_nodes * hidden * hidden
-    head = graph.num_nodes * hidden * classes
-    # Features need no gradient, so the first layer's backward pass costs one product, the others' two.
-    work = 3 * first + 4 * (hidden_product + head) + 3 * edges * hidden
+    last = hidden * hidden + hidden * classes
+    # Features need no gradient, so the first layer's backward pass costs one product, the others' two. A loss needs the last
+    # layers at training nodes only, the test at all.
+    work = 3 * first + (graph.num_nodes + 3 * graph.train.nodes.numel()) * last
+    work += (edges + 2 * graph.train.gcn_operator.col.numel()) * hidden
     weights = sum(value.numel() for value in method.initial_params(prepared.task).values()) * len(graph.ids)
     # Adam reads weight, gradient and two moments and writes three; sending and averaging reads each weight once more.
     traffic = 4 * (9 * weights + 2 * 6 * graph.num_nodes * hidden)

@@ -305,6 +305,8 @@ class Runner:
 
 
 def _log_round(method: str, tick: Tick, seconds: float) -> None:
+    if not log.isEnabledFor(logging.INFO):
+        return
     told = {"loss": tick.loss, "validation": tick.validation}
     numbers = "".join(f", {name} {value:.4f}" for name, value in told.items() if value is not None)
     log.info("%s %s %d/%d%s, %.3f s", method, tick.phase, tick.done, tick.total, numbers, seconds)
