@@ -126,7 +126,7 @@ class Processes:
 
 
 def give_way() -> None:
-    """Tell the system that this program can wait: it never interrupts a job that has the processor (Linux)."""
+    """Tell the system that this program can wait: it does not push a job aside when it wakes (Linux)."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 

@@ -12,6 +12,11 @@ from suture.report.records import Gathered
 from suture.report.theme import APART, BETWEEN_ROWS, PAGE, Spec, in_lanes, lanes, method_scales, point_scales
 
 MOST_OWNERS = 40
+PAIRED = (
+    "Paired by seed; the bar is the 95 % interval of the mean difference. Where it "
+    "crosses 0, the seeds cannot tell the two apart."
+)
+ONE_SEED = "One seed, so there is no interval, and nobody can say how sure these differences are."
 
 
 def _times(gathered: Gathered) -> float:
@@ -135,10 +140,7 @@ def gains(gathered: Gathered) -> Figure | None:
     return Figure(
         "gains",
         f"Difference to {against}",
-        "Paired by seed; the bar is the 95 % interval of the mean difference. Where it "
-        "crosses 0, the seeds cannot tell the two apart."
-        if len(gathered.seeds) > 1
-        else "One seed, so there is no interval, and nobody can say how sure these differences are.",
+        PAIRED if len(gathered.seeds) > 1 else ONE_SEED,
         f"Difference to {against} in {unit} with 95 % intervals: {told}.",
         spec_of("gains", _rows_high(len(rows)), layer=layers),
         {"gains": columns("method mean low high better seeds", rows)},
