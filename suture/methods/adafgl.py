@@ -15,8 +15,8 @@
       6  it predicts  h Q_same + (1 - h) Q_other
     each f is a perceptron with one hidden layer; `adapt_epochs` epochs of Adam on the sum of the losses.
 
-We had the paper's abstract and public descriptions of it, and read two public codes (OpenFGL's and the authors') to learn
-what it does; the equations are ours after these. Decisions where they differ or are silent: u u^T is used as it is, where
+We had the paper's abstract and public descriptions of it, and read a public code (OpenFGL's) to learn what it does; the
+equations are ours after these. Decisions where they differ or are silent: u u^T is used as it is, where
 code keeps entries above 0.999; both parts of Pi are scaled by themselves, so that alpha means the same in small and large
 graphs; since ReLU(S) - ReLU(-S) = S, line 4 is S H / N, and with s and u no number of pairs of nodes is ever kept: X~ times
 weights is computed as X W_0 + Pi (X W_1 + Pi (...)). The reported round may be one of step 1, if validation prefers it.
