@@ -38,8 +38,10 @@ from suture.runs.checkpoint import load_models
 from suture.runs.execute import execute
 from suture.runs.prepare import Source
 
-QUICK = ("feddep.generator_epochs=2", "feddep.pretrain_epochs=2", "feddep.clusters=4", "feddep.d_z=8")
-NOISED = ("feddep.prototype_sigma=3.0", *QUICK)
+SHORT = ("feddep.generator_epochs=2", "feddep.pretrain_epochs=2", "feddep.clusters=4", "feddep.d_z=8")
+QUICK = (*SHORT, "feddep.prototype_sigma=0.0")
+"""Without noise on prototypes, which is another in every run."""
+NOISED = (*SHORT, "feddep.prototype_sigma=3.0")
 ALLOWED = "[privacy]\nedge_epsilon = 1.0\nedge_delta = 0.5"
 FEATURES, CLASSES = 30, 5
 

@@ -171,7 +171,7 @@ def test_every_term_has_a_gradient(proto: bool, world: World) -> None:
 
 def test_the_objective_by_hand(world: World) -> None:
     """Equation 3.1 node by node in numpy, without the cross-entropy."""
-    method = quick()
+    method = quick(prototype_sigma=0.0)
     clients = clients_before_rounds(method, world)
     made = method.generated(clients.state.generator, clients)
     terms = method.generator_terms(clients.state.generator, made, clients)
@@ -336,6 +336,7 @@ def test_what_is_promised_covers_the_network_whose_embeddings_are_sent() -> None
     assert FedDep(dgen=False).mechanisms() == ()
     noisy = FedDep(nfdp=False, sigma=1.5, pretrain_epochs=7, batch_size=16).mechanisms()
     epochs = FedDep().training.local_epochs
-    assert noisy == (NoisyGradients("local_update", epochs, 16, 1.5), NoisyGradients("prototype", 7, 16, 1.5))
+    gradients = (NoisyGradients("local_update", epochs, 16, 1.5), NoisyGradients("prototype", 7, 16, 1.5))
+    assert noisy == (*gradients, NoisyMeans("prototype", FedDep().prototype_sigma))
     for used in (expected, plain.mechanisms()[1], embedded, *noisy):
         assert hasattr(FedDep, used.step)
