@@ -142,7 +142,7 @@ class Segments:
 
     def pieces(self, value: Tensor) -> tuple[Tensor, ...]:
         """Each client's rows, [N, ...] to K views; one call of torch, where K slices are K calls."""
-        return value.split(self.lengths)
+        return torch.split_with_sizes(value, self.lengths)
 
     @property
     def clients(self) -> int:
@@ -287,7 +287,7 @@ def _narrow(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
         out_HN = weight_KFH[0].T @ x_NF.T
     else:
         out_HN = x_NF.new_empty(weight_KFH.shape[2], segments.total)
-        columns = out_HN.split(segments.lengths, 1)
+        columns = torch.split_with_sizes(out_HN, segments.lengths, 1)
         for x_k, weight_k, out_k in zip(segments.pieces(x_NF), weight_KFH.unbind(), columns, strict=True):
             torch.mm(weight_k.T, x_k.T, out=out_k)
     # Never a view, because autograd forbids changing a view of a result in place, and `activate` does.

@@ -103,7 +103,7 @@ class Record:
 
     def contents(self) -> Iterator[tuple[str, Value]]:
         """(field name, value) of everything but `ids`."""
-        for name in _names_of(type(self)):
+        for name in _names_of(type(self)):  # type: ignore[arg-type]
             yield name, getattr(self, name)
 
     def select(self, ids: Sequence[str]) -> Self:

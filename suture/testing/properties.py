@@ -142,8 +142,8 @@ def what_is_spent_is_not_missed(kind: Kind, values: Mapping[str, Any]) -> None:
     method, world = small(kind, **values), small_world()
     graph = world.graph_for(method)
     cohorts = [engine.start(method, graph, world.task) for engine in (EmbeddedCohort, _Keeping)]
-    endings = [ending(method, carried_out(method, cohort, world.task), cohort) for cohort in cohorts]
-    assert_same(*endings, tolerance=0.0)
+    one, other = (ending(method, carried_out(method, cohort, world.task), cohort) for cohort in cohorts)
+    assert_same(one, other, tolerance=0.0)
 
 
 def links_can_be_predicted(kind: Kind, values: Mapping[str, Any]) -> None:

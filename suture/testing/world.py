@@ -146,7 +146,7 @@ def run_to_end(
 
 def carried_out(method: Method[Any, Any], cohort: Any, task: Task) -> Record:
     """The server after all phases."""
-    server = method.init_server(task)
+    server: Record = method.init_server(task)
     for phase in method.plan():
         for _ in range(phase.times):
             server = phase.body(server, cohort)
