@@ -27,7 +27,8 @@ from suture.methods.averaging import sizes_of
 from suture.methods.fedgram.method import GRAM_OF
 from suture.methods.fedpub.method import layout_of
 from suture.methods.fedpub.wire import SparseModel, restored
-from suture.methods.suture.method import MIXTURE, OWN, Suture
+from suture.methods.suture.method import Suture
+from suture.methods.suture.settling import MIXTURE, OWN
 from suture.settings import TrainingSettings
 from suture.training.optimisers import SUM
 from suture.training.shared import steps_at_server
