@@ -105,7 +105,8 @@ def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) ->
         left = sum(weight[name] for name in strangers)
         total = left + sum(weight[name] for name in friends)
         known = [weight[friend] for friend in friends]
-        after = {name: (total * mean[name] - _total(name, own, known)) / left for name in mean} if friends else mean
+        sent = [name for name in mean if all(tree is None or name in tree for tree in own)]
+        after = {name: (total * mean[name] - _total(name, own, known)) / left for name in sent} if friends else mean
         found.append(Update(number, before, after, told_moments(start), told_description(heard)))
     return found
 

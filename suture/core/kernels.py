@@ -21,9 +21,6 @@ from torch import Tensor
 
 from suture.core.tree import is_tiled
 
-# Products with fewer columns than this are several times faster with their sides exchanged: BLAS is made for long columns.
-NARROW = 16
-
 
 def pointers(lengths: Tensor) -> Tensor:
     """Where each of consecutive pieces begins, and where the last one ends, [K] to [K + 1]."""
@@ -265,13 +262,11 @@ class _SegmentProduct(Differentiable):
 
 
 def _blockwise(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
-    if weight_KFH.shape[2] < NARROW:
-        return _narrow(x_NF, weight_KFH, segments)
     if is_tiled(weight_KFH):
         return x_NF @ weight_KFH[0]
     out = x_NF.new_empty(segments.total, weight_KFH.shape[2])
     if segments.equal_size is not None:
-        # Written into `out` and no view of it, as in `_narrow`.
+        # Written into `out`, because autograd forbids changing a view of a result in place, and `activate` does.
         shape = (segments.clients, segments.equal_size)
         stacked = x_NF.reshape(*shape, x_NF.shape[1])
         torch.bmm(stacked, weight_KFH, out=out.view(*shape, weight_KFH.shape[2]))
@@ -281,23 +276,8 @@ def _blockwise(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
     return out
 
 
-def _narrow(x_NF: Tensor, weight_KFH: Tensor, segments: Segments) -> Tensor:
-    """The same for few columns, from weight^T x^T."""
-    if is_tiled(weight_KFH):
-        out_HN = weight_KFH[0].T @ x_NF.T
-    else:
-        out_HN = x_NF.new_empty(weight_KFH.shape[2], segments.total)
-        columns = torch.split_with_sizes(out_HN, segments.lengths, 1)
-        for x_k, weight_k, out_k in zip(segments.pieces(x_NF), weight_KFH.unbind(), columns, strict=True):
-            torch.mm(weight_k.T, x_k.T, out=out_k)
-    # Never a view, because autograd forbids changing a view of a result in place, and `activate` does.
-    return out_HN.T.clone(memory_format=torch.contiguous_format)
-
-
 def _outer(x_NF: Tensor, grad_NH: Tensor, segments: Segments) -> Tensor:
     """For each client x_k^T grad_k, [K, F, H]."""
-    if grad_NH.shape[1] < NARROW <= x_NF.shape[1]:
-        return _outer(grad_NH, x_NF, segments).mT
     if segments.equal_size is not None:
         shape = (segments.clients, segments.equal_size)
         return torch.bmm(x_NF.reshape(*shape, x_NF.shape[1]).mT, grad_NH.view(*shape, grad_NH.shape[1]))

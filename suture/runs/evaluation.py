@@ -122,9 +122,9 @@ class _Told(NamedTuple):
 
 
 def _same(new: Scores, old: Scores) -> bool:
-    """Whether nothing at all has changed, training losses included."""
+    """Whether nothing at all has changed, training losses included, of what somebody told."""
     fields = ("value", "total", "loss", "validation_loss")
-    return all(torch.equal(getattr(new, name), getattr(old, name)) for name in fields)
+    return bool((new.total > 0).any()) and all(torch.equal(getattr(new, name), getattr(old, name)) for name in fields)
 
 
 Standing = tuple[float, float]

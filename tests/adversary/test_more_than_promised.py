@@ -24,10 +24,9 @@ from suture.federation.wire.reasons import Code
 from suture.federation.wire.terms import terms_before, terms_of
 from suture.graph.shard import load_shard
 from suture.method import Clients, Task
-from suture.methods.averaging import Up
 from suture.methods.census import Census
 from suture.methods.fedgram.messages import Directions
-from suture.methods.suture.method import MIXTURE
+from suture.methods.suture.settling import MIXTURE, Validated
 
 TASK = Task(FEATURES, CLASSES, 0)
 BUDGET = "[privacy]\nepsilon = 50.0\n"
@@ -137,7 +136,7 @@ def test_suture_counts_the_classes_of_validation_nodes(pieces: Path, tmp_path: P
     assert hostile.open(made).refused is None
     answer = asked(hostile, "local_update", Model((NAME,), mixing(made)))
     assert answer.refused is None, answer.header
-    shares, real = Up.unpack(answer.body).params[MIXTURE][0], validation_nodes(pieces)
+    shares, real = Validated.unpack(answer.body).params[MIXTURE][0], validation_nodes(pieces)
     experts = min(CLASSES, shares.numel())
     left = sum(real[experts:]) / shares.numel()  # of classes for which nobody stands everybody takes a part
     assert (shares[:experts] * sum(real)).tolist() == pytest.approx([n + left for n in real[:experts]], abs=0.05)

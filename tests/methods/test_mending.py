@@ -12,6 +12,7 @@ from harness import World, small_world
 from suture.core.kernels import Segments
 from suture.core.message import Nothing
 from suture.core.streams import Streams
+from suture.graph.features import Features
 from suture.graph.impair import impair
 from suture.method import Clients
 from suture.methods.fedsage_plus.mending import CALIBRATIONS, Mender
@@ -39,7 +40,10 @@ def _mender(more: float = 1.0) -> Mender:
 
 
 def test_generated_neighbours_stay_in_the_range_of_the_clients_features(world: World) -> None:
-    patch = _mender(more=3.0).patch(_clients(world), torch.ones(4), entries=10)
+    clients = _clients(world)
+    x_dense = Features(world.clients.x.dense(), world.clients.segments)
+    clients = replace(clients, graph=replace(clients.graph, x=x_dense))
+    patch = _mender(more=3.0).patch(clients, torch.ones(4), entries=10)
     assert patch.value.values.shape[1] == 40, "dense features keep all entries"
     x = world.clients.x.dense()
     assert float(patch.value.values.min()) >= float(x.min())

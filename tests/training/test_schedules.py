@@ -56,7 +56,7 @@ def world() -> World:
 
 def kept_by_clients(name: str, world: World, schedule: dict[str, Any]) -> list[Record]:
     """What clients keep before the last round, and after it."""
-    no_steps_after_rounds = {"seams": 0} if name == "suture" else {}
+    no_steps_after_rounds = {"suture": {"seams": 0}, "adafgl": {"adapt_epochs": 0}}.get(name, {})
     method = small(METHODS[name], training={"optimizer": "sgd", **schedule}, **no_steps_after_rounds)
     cohort = EmbeddedCohort.start(method, world.graph_for(method), world.task)
     server, kept = method.init_server(world.task), []
