@@ -107,7 +107,8 @@ def _by_subtraction(heard: Heard, scene: Scene, most: int | None, last: bool) ->
         known = [weight[friend] for friend in friends]
         sent = [name for name in mean if all(tree is None or name in tree for tree in own)]
         after = {name: (total * mean[name] - _total(name, own, known)) / left for name in sent} if friends else mean
-        found.append(Update(number, before, after, told_moments(start), told_description(heard)))
+        begun = {name: before[name] for name in after if name in before}
+        found.append(Update(number, begun, after, told_moments(start), told_description(heard)))
     return found
 
 
